@@ -265,10 +265,12 @@ SKL_API uint64_t skl_model_bytes_per_token(const skl_model *model);
 
 typedef struct skl_session skl_session;
 
-/* Activations that enter a matrix of integer codes. Float matrices take float activations whatever this says. */
-typedef enum skl_activation { SKL_ACT_DEFAULT, SKL_ACT_F32, SKL_ACT_A8, SKL_ACT_A4 } skl_activation; /* default: A8 */
-typedef enum skl_group { SKL_GROUP_DEFAULT, SKL_GROUP_32, SKL_GROUP_ROW } skl_group; /* values per activation scale; default: 32 */
-typedef enum skl_kv { SKL_KV_DEFAULT, SKL_KV_F32, SKL_KV_F16, SKL_KV_I8, SKL_KV_I4 } skl_kv;     /* default: F16 */
+/* Activations that enter a matrix of integer codes, default A8. Float matrices take float activations whatever this says. */
+typedef enum skl_activation { SKL_ACT_DEFAULT, SKL_ACT_F32, SKL_ACT_A8, SKL_ACT_A4 } skl_activation;
+/* Values that share an activation scale: 32 (the default), or the whole row of a token. */
+typedef enum skl_group { SKL_GROUP_DEFAULT, SKL_GROUP_32, SKL_GROUP_ROW } skl_group;
+/* Keys and values in the cache, default F16; I8 and I4 have a scale per head and position. */
+typedef enum skl_kv { SKL_KV_DEFAULT, SKL_KV_F32, SKL_KV_F16, SKL_KV_I8, SKL_KV_I4 } skl_kv;
 
 /* Kernel levels, see >>cpu-api. */
 typedef enum skl_isa {
@@ -306,7 +308,8 @@ struct skl_session_desc {
 };
 
 /* Opens a session at position 0. desc may be NULL. Errors: SKL_BAD_ARGUMENT, SKL_UNSUPPORTED, SKL_OUT_OF_MEMORY. */
-SKL_API skl_status skl_session_open(skl_session **session, const skl_model *model, const skl_session_desc *desc, skl_error *error);
+SKL_API skl_status skl_session_open(skl_session **session, const skl_model *model, const skl_session_desc *desc,
+                                    skl_error *error);
 SKL_API void skl_session_close(skl_session *session); /* NULL is fine */
 
 /* Appends n tokens and evaluates them. logits [vocab] receives those after the last token; NULL = not wanted.
@@ -361,7 +364,8 @@ SKL_API void skl_sampler_close(skl_sampler *sampler); /* NULL is fine */
 
 /* Draws one token from logits [vocab]. recent [n_recent] are the tokens the repetition penalty applies to (may be NULL with 0).
  * -infinity excludes a token. NaN, +infinity, or nothing left: SKL_NOT_FINITE, *token untouched. */
-SKL_API skl_status skl_sample(skl_sampler *sampler, const float *logits, const int32_t *recent, size_t n_recent, int32_t *token);
+SKL_API skl_status skl_sample(skl_sampler *sampler, const float *logits, const int32_t *recent, size_t n_recent,
+                              int32_t *token);
 
 /* =====================================================================================================================
  * >>format-api                                                                             Weight formats and packing
@@ -2152,8 +2156,8 @@ typedef struct skl__acts {
 } skl__acts;
 
 /* A matmul kernel: y[t][r] = row r times token t, for the rows of tiles [tile_begin, tile_end).        y  [tokens][y_stride] */
-typedef void skl__matmul(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end, const skl__acts *x,
-                         size_t tokens);
+typedef void skl__matmul(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
+                         const skl__acts *x, size_t tokens);
 
 /* --- runs --- */
 
@@ -2203,7 +2207,8 @@ static void skl__run_mxfp4(skl__run *run, const unsigned char *block)
     skl__nibbles(run->codes, block + 1);
     for (i = 0; i < SKL__RUN; i++) run->codes[i] = doubled[run->codes[i]];
     /* 2^(e - 128): a subnormal below e = 2, not a number at e = 255 */
-    run->scale[0] = skl__f32_from_bits(block[0] < 2 ? 0x00200000u << block[0] : block[0] == 255 ? 0x7fc00000u : ((uint32_t)block[0] - 1u) << 23);
+    run->scale[0] = skl__f32_from_bits(block[0] < 2 ? 0x00200000u << block[0]
+                                       : block[0] == 255 ? 0x7fc00000u : ((uint32_t)block[0] - 1u) << 23);
 }
 
 /* Six-bit scale and minimum of sub-block j of the K formats.        packed  [12] */
@@ -2219,7 +2224,8 @@ static void skl__k_scales(const unsigned char *packed, size_t j, unsigned *scale
 }
 
 /* Run j of a Q4_K or Q5_K block; high: the fifth bits [32], or NULL.        codes  [128] */
-static void skl__run_k45(skl__run *run, const unsigned char *block, size_t j, const unsigned char *high, const unsigned char *codes)
+static void skl__run_k45(skl__run *run, const unsigned char *block, size_t j, const unsigned char *high,
+                         const unsigned char *codes)
 {
     const unsigned char *bytes = codes + j / 2 * 32;
     unsigned scale, minimum;
@@ -2414,7 +2420,7 @@ static void skl__block_write_mxfp4(unsigned char *block, const float *x)
     int exponent = 0, i, code;
 
     frexpf(fabsf(skl__extreme(x, SKL__RUN)), &exponent);
-    exponent += 124; /* frexp is one above floor(log2), E8M0 has bias 127, and the largest value of E2M1 is 4 and a half times */
+    exponent += 124; /* frexp is floor(log2) + 1; less 2, because E2M1 reaches 4 to 6; plus the bias of E8M0, 127 */
     block[0] = (unsigned char)(skl__extreme(x, SKL__RUN) == 0.0f || exponent < 0 ? 0 : exponent > 254 ? 254 : exponent);
     for (i = 0; i < 16; i++) block[1 + i] = (unsigned char)i; /* the grid: every code once, in the low nibbles */
     skl__run_mxfp4(&grid, block);
@@ -2604,7 +2610,8 @@ SKL_API skl_status skl_pack(const skl_layout *layout, int type, const void *rows
 
     if (!tile_bytes || !rows || !out || !skl__fits_size(skl_packed_bytes(layout))) return SKL_BAD_ARGUMENT;
     if (skl_layout_of(&exact, type, layout->rows, layout->columns)) return SKL_UNSUPPORTED;
-    if (exact.bits != layout->bits || !exact.minimum != !layout->minimum || exact.group != layout->group || exact.wide > layout->wide)
+    if (exact.bits != layout->bits || !exact.minimum != !layout->minimum || exact.group != layout->group ||
+        exact.wide > layout->wide)
         return SKL_BAD_ARGUMENT;
     for (i = 0; i < skl_packed_bytes(layout) / tile_bytes; i++)
         if (!skl__pack_tile(layout, type, (const unsigned char *)rows, i, (unsigned char *)out + i * (size_t)tile_bytes))
@@ -2620,7 +2627,8 @@ static int skl__pack_group(const skl_layout *layout, const float *x, size_t grou
     size_t i;
 
     if (!skl__all_finite(x, n)) return 0;
-    for (i = 0; i < n; i++) skl__code_write(tile, layout->bits, group * n + i, r, skl__symmetric_code(x[i] * inverse, layout->bits));
+    for (i = 0; i < n; i++)
+        skl__code_write(tile, layout->bits, group * n + i, r, skl__symmetric_code(x[i] * inverse, layout->bits));
     skl__scale_write(layout, tile, 0, group, r, scale);
     return skl__is_finite(skl__scale_read(layout, tile, 0, group, r));
 }
@@ -2914,7 +2922,8 @@ static SKL__TARGET(SKL__AVX2) void skl__unpack_codes(unsigned char *to, size_t s
 }
 
 /* Scales (or minima) of `units` units of one tile, widened:  to  [units][step floats] */
-static SKL__TARGET(SKL__AVX2) void skl__unpack_scales(float *to, size_t step, const skl__x86_job *job, const unsigned char *scales,
+static SKL__TARGET(SKL__AVX2) void skl__unpack_scales(float *to, size_t step, const skl__x86_job *job,
+                                                      const unsigned char *scales,
                                                       size_t column, size_t units)
 {
     const size_t half = job->w->wide ? 32 : 16;
@@ -2969,7 +2978,8 @@ typedef struct skl__x86_panel {
     float minima[SKL__PANEL_UNITS * 2 * 16];
 } skl__x86_panel;
 
-static void skl__fill_panel(skl__x86_panel *panel, const skl__x86_job *job, size_t tile, size_t tiles, size_t column, size_t quads,
+static void skl__fill_panel(skl__x86_panel *panel, const skl__x86_job *job, size_t tile, size_t tiles, size_t column,
+                            size_t quads,
                             size_t units)
 {
     size_t j;
@@ -3181,7 +3191,8 @@ SKL__INLINE SKL__TARGET(SKL__AVX2) void skl__block_256(const skl__x86_block *b, 
         SKL__EACH_TOKEN(width, x_scale = _mm256_set1_ps(b->x_scales[t * SKL__PANEL_UNITS + u]);
                         x_sum = _mm256_set1_ps(b->x_sums[t * SKL__PANEL_UNITS + u]);
                         SKL__EACH_VECTOR(vectors,
-            acc[t][j] = _mm256_fmadd_ps(row ? scale[j] : _mm256_mul_ps(scale[j], x_scale), _mm256_cvtepi32_ps(isum[t][j]), acc[t][j]);
+            acc[t][j] = _mm256_fmadd_ps(row ? scale[j] : _mm256_mul_ps(scale[j], x_scale), _mm256_cvtepi32_ps(isum[t][j]),
+                                        acc[t][j]);
             if (minimum) acc[t][j] = _mm256_fmadd_ps(row ? least[j] : _mm256_mul_ps(least[j], x_scale), x_sum, acc[t][j])))
         scales += 16;
         minima += 16;
@@ -3295,7 +3306,8 @@ SKL__INLINE SKL__TARGET(SKL__AVX2) void skl__stream_256(const skl__x86_job *job,
                         SKL__EACH_VECTOR(vectors,
             total = _mm256_add_epi32(_mm256_add_epi32(isum[t][j][0], isum[t][j][1]), _mm256_set1_epi32(-job->offset * sum));
             acc[t][j] = _mm256_fmadd_ps(_mm256_mul_ps(scale[j], x_scale), _mm256_cvtepi32_ps(total), acc[t][j]);
-            if (w->minimum) acc[t][j] = _mm256_fmadd_ps(_mm256_mul_ps(least[j], x_scale), _mm256_set1_ps((float)sum), acc[t][j])))
+            if (w->minimum)
+                acc[t][j] = _mm256_fmadd_ps(_mm256_mul_ps(least[j], x_scale), _mm256_set1_ps((float)sum), acc[t][j])))
         if (--left == 0) {
             left = units_per_group;
             group += 16;
@@ -3505,7 +3517,8 @@ SKL__INLINE SKL__TARGET(SKL__AVX512) void skl__block_512(const skl__x86_block *b
         SKL__EACH_TOKEN(width, x_scale = _mm512_set1_ps(b->x_scales[t * SKL__PANEL_UNITS + u]);
                         x_sum = _mm512_set1_ps(b->x_sums[t * SKL__PANEL_UNITS + u]);
                         SKL__EACH_VECTOR(vectors,
-            acc[t][j] = _mm512_fmadd_ps(row ? scale[j] : _mm512_mul_ps(scale[j], x_scale), _mm512_cvtepi32_ps(isum[t][j]), acc[t][j]);
+            acc[t][j] = _mm512_fmadd_ps(row ? scale[j] : _mm512_mul_ps(scale[j], x_scale), _mm512_cvtepi32_ps(isum[t][j]),
+                                        acc[t][j]);
             if (minimum) acc[t][j] = _mm512_fmadd_ps(row ? least[j] : _mm512_mul_ps(least[j], x_scale), x_sum, acc[t][j])))
         scales += vectors * 16;
         minima += vectors * 16;
@@ -3614,13 +3627,15 @@ SKL__INLINE SKL__TARGET(SKL__AVX512) void skl__stream_512(const skl__x86_job *jo
         _mm_prefetch((const char *)parts.scales + w->stride + group * scale_bytes, _MM_HINT_T0);
         if (w->minimum) _mm_prefetch((const char *)parts.minima + w->stride + group * scale_bytes, _MM_HINT_T0);
         SKL__EACH_VECTOR(vectors, scale[j] = skl__load_scales_512(parts.scales + (group + 16 * j) * scale_bytes, w->wide);
-                         if (w->minimum) least[j] = skl__load_scales_512(parts.minima + (group + 16 * j) * scale_bytes, w->wide))
+                         if (w->minimum)
+                             least[j] = skl__load_scales_512(parts.minima + (group + 16 * j) * scale_bytes, w->wide))
         SKL__EACH_TOKEN(width, sum = skl__unit_sum(x[t], sums[t], k - job->unit, job->unit);
                         x_scale = _mm512_set1_ps(acts->row ? 1.0f : x_scales[t][(k - 1) / 32]);
                         SKL__EACH_VECTOR(vectors,
             total = _mm512_add_epi32(_mm512_add_epi32(isum[t][j][0], isum[t][j][1]), _mm512_set1_epi32(-job->offset * sum));
             acc[t][j] = _mm512_fmadd_ps(_mm512_mul_ps(scale[j], x_scale), _mm512_cvtepi32_ps(total), acc[t][j]);
-            if (w->minimum) acc[t][j] = _mm512_fmadd_ps(_mm512_mul_ps(least[j], x_scale), _mm512_set1_ps((float)sum), acc[t][j])))
+            if (w->minimum)
+                acc[t][j] = _mm512_fmadd_ps(_mm512_mul_ps(least[j], x_scale), _mm512_set1_ps((float)sum), acc[t][j])))
         if (--left == 0) {
             left = units_per_group;
             group += 16;
@@ -3632,7 +3647,8 @@ SKL__INLINE SKL__TARGET(SKL__AVX512) void skl__stream_512(const skl__x86_job *jo
                                                       16 * j, _mm512_mul_ps(acc[t][j], x_scale))) })
 }
 
-SKL__INLINE SKL__TARGET(SKL__AVX512) void skl__stream_each_512(const skl__x86_job *job, size_t tile, size_t token, size_t tokens,
+SKL__INLINE SKL__TARGET(SKL__AVX512) void skl__stream_each_512(const skl__x86_job *job, size_t tile, size_t token,
+                                                               size_t tokens,
                                                                const int bits, skl__dot_512 *dot, const int chain)
 {
     if (tokens == 1) skl__stream_512(job, tile, token, tokens, bits, 1, 1, dot, chain);
@@ -3695,7 +3711,8 @@ static SKL__TARGET(SKL__AVX512VNNI) void skl__block_avx512vnni(const skl__x86_bl
     else skl__block_each_512(b, 6, 1, skl__dot_vnni_512, 0);
 }
 
-static SKL__TARGET(SKL__AVX512VNNI) void skl__stream_avx512vnni(const skl__x86_job *job, size_t tile, size_t token, size_t tokens)
+static SKL__TARGET(SKL__AVX512VNNI) void skl__stream_avx512vnni(const skl__x86_job *job, size_t tile, size_t token,
+                                                                size_t tokens)
 {
     if (job->w->storage == SKL__TILES_4) skl__stream_each_512(job, tile, token, tokens, 4, skl__dot_vnni_512, 0);
     else skl__stream_each_512(job, tile, token, tokens, 8, skl__dot_vnni_512, 0);
@@ -3883,7 +3900,8 @@ static void skl__unpack_codes_neon(int8_t *to, const skl__neon_job *job, const u
     for (k = 0; k < columns; k += four ? 32 : 8) {
         for (c = 0; c < (four ? 2u : 1u); c++, from += 128) {
             for (part = 0; part < 2; part++) {
-                const int8x16_t even = skl__load_codes_neon(from + part * 16), odd = skl__load_codes_neon(from + part * 16 + 64);
+                const int8x16_t even =
+                    skl__load_codes_neon(from + part * 16), odd = skl__load_codes_neon(from + part * 16 + 64);
                 const uint8x16_t high_even = vshrq_n_u8(vreinterpretq_u8_s8(even), 4);
                 const uint8x16_t high_odd = vshrq_n_u8(vreinterpretq_u8_s8(odd), 4);
                 int8_t *at = to + (k + c * 8) * 8;
@@ -3938,7 +3956,8 @@ static void skl__fill_panel_neon(skl__neon_panel *panel, const skl__neon_job *jo
     }
 }
 
-static void skl__fill_strip_codes_neon(skl__neon_strip *strip, const skl__neon_job *job, size_t token, size_t tokens, size_t column,
+static void skl__fill_strip_codes_neon(skl__neon_strip *strip, const skl__neon_job *job, size_t token, size_t tokens,
+                                       size_t column,
                                        size_t columns)
 {
     int8_t *to = strip->codes;
@@ -3958,7 +3977,8 @@ static void skl__fill_strip_codes_neon(skl__neon_strip *strip, const skl__neon_j
 }
 
 /* columns per unit here: `unit`, which is the whole row where panels split it */
-static void skl__fill_strip_scales_neon(skl__neon_strip *strip, const skl__neon_job *job, size_t token, size_t tokens, size_t column,
+static void skl__fill_strip_scales_neon(skl__neon_strip *strip, const skl__neon_job *job, size_t token, size_t tokens,
+                                        size_t column,
                                         size_t units)
 {
     const skl__acts *x = job->x;
@@ -4107,7 +4127,8 @@ SKL__INLINE void skl__block_begin_neon(float32x4_t *acc, const skl__neon_block *
         float32x4_t *at = &acc[skl__acc_neon(t, v, pairs)];
 
         *at = vdupq_n_f32(0.0f);
-        if (!b->first && t < b->tokens && 4 * v < b->rows) *at = skl__load_rows_neon(b->y + t * b->y_stride + 4 * v, b->rows - 4 * v);
+        if (!b->first && t < b->tokens && 4 * v < b->rows)
+            *at = skl__load_rows_neon(b->y + t * b->y_stride + 4 * v, b->rows - 4 * v);
     }
     if (pairs) skl__regroup_neon(acc, tokens);
 }
@@ -4164,7 +4185,8 @@ SKL__INLINE void skl__unit_end_neon(float32x4_t *acc, const int32x4_t *sums, con
     SKL__EACH(i, down) {
         x_scale = skl__spread_neon(x_scales, i, pairs);
         SKL__EACH(j, across) {
-            acc[i * across + j] = vfmaq_f32(acc[i * across + j], vmulq_f32(factor[j], x_scale), vcvtq_f32_s32(sums[i * across + j]));
+            acc[i * across + j] = vfmaq_f32(acc[i * across + j], vmulq_f32(factor[j], x_scale),
+                                            vcvtq_f32_s32(sums[i * across + j]));
         }
     }
     if (!b->minimum) return;
@@ -4179,7 +4201,8 @@ SKL__INLINE void skl__unit_end_neon(float32x4_t *acc, const int32x4_t *sums, con
 /* ------------------------------------------------------------------------------------------------ Accumulators of a stream
  * 16 rows are four registers per token. */
 
-SKL__INLINE void skl__stream_begin_neon(int32x4_t *sums, const skl__neon_job *job, size_t token, size_t column, const size_t width)
+SKL__INLINE void skl__stream_begin_neon(int32x4_t *sums, const skl__neon_job *job, size_t token, size_t column,
+                                        const size_t width)
 {
     const int offset = job->w->storage == SKL__TILES_4 && !job->w->minimum;
     size_t t, v;
@@ -4191,7 +4214,8 @@ SKL__INLINE void skl__stream_begin_neon(int32x4_t *sums, const skl__neon_job *jo
     }
 }
 
-SKL__INLINE void skl__stream_scale_neon(float32x4_t *acc, const int32x4_t *sums, const skl__neon_job *job, const skl__tile *tile,
+SKL__INLINE void skl__stream_scale_neon(float32x4_t *acc, const int32x4_t *sums, const skl__neon_job *job,
+                                        const skl__tile *tile,
                                         size_t token, size_t column, const size_t width)
 {
     const skl__matrix *w = job->w;
@@ -4599,7 +4623,8 @@ SKL__INLINE SKL__TARGET_DOTPROD void skl__stream_q8_sum_dotprod(int32x4_t *sums,
 #undef SKL__STEP
 }
 
-SKL__INLINE SKL__TARGET_DOTPROD void skl__stream_dotprod(const skl__neon_job *job, size_t tile, size_t token, const size_t width,
+SKL__INLINE SKL__TARGET_DOTPROD void skl__stream_dotprod(const skl__neon_job *job, size_t tile, size_t token,
+                                                         const size_t width,
                                                          const int bits)
 {
     const skl__tile parts = skl__tile_at(job->w, tile);
@@ -5143,7 +5168,7 @@ SKL__V_AVX512 void skl__vstore_avx512(float *p, __m512 v) { _mm512_storeu_ps(p, 
 
 SKL__V_AVX512 void skl__vstore_f16_avx512(uint16_t *p, __m512 v)
 {
-    const __m256i half = _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT);
+    const __m256i half = _mm512_maskz_cvtps_ph((__mmask16)0xffff, v, _MM_FROUND_TO_NEAREST_INT); /* unmasked, GCC warns */
     memcpy(p, &half, sizeof half);
 }
 
@@ -5442,7 +5467,8 @@ typedef struct skl__lane_kernels {
     void (*quantise)(const float *x, size_t n, float levels, int row, int8_t *codes, float *scales, int32_t *sums);
     float (*softmax)(float *x, size_t n, float null_logit);
     void (*mix)(float *y, const float *sources, size_t stride, const float *weights, size_t count, size_t n);
-    void (*store_kv)(const skl__kv_head *head, skl_kv kv, size_t head_dim, size_t position, const float *key, const float *value);
+    void (*store_kv)(const skl__kv_head *head, skl_kv kv, size_t head_dim, size_t position, const float *key,
+                     const float *value);
     void (*attend)(skl__attend_job *job);
     skl__matmul *matmul_f32_f32, *matmul_f16_f32, *matmul_bf16_f32, *matmul_q4_f32, *matmul_q8_f32;
 } skl__lane_kernels;
@@ -5653,7 +5679,8 @@ SKL__KERNEL void SKL__LANE(skl__rope)(float *x, const float *cosine, const float
 
 /* Quantises one row of activations: round(x / s) to nearest even, s = max|x| / levels over 32 values or the whole row.
  *   x  [n]    codes  [n]    scales  [ceil(n / 32)] or [1]    sums  [ceil(n / 32)], of the codes of 32 */
-SKL__KERNEL void SKL__LANE(skl__quantise)(const float *x, size_t n, float levels, int row, int8_t *codes, float *scales, int32_t *sums)
+SKL__KERNEL void SKL__LANE(skl__quantise)(const float *x, size_t n, float levels, int row, int8_t *codes, float *scales,
+                                          int32_t *sums)
 {
     const size_t span = row ? n : 32;
     size_t begin, i;
@@ -5703,7 +5730,8 @@ SKL__KERNEL float SKL__LANE(skl__softmax)(float *x, size_t n, float null_logit)
 }
 
 /* y = sum of weights[i] sources[i], oldest first.        y  [n]    sources  [count][stride]    weights  [count] */
-SKL__KERNEL void SKL__LANE(skl__mix)(float *y, const float *sources, size_t stride, const float *weights, size_t count, size_t n)
+SKL__KERNEL void SKL__LANE(skl__mix)(float *y, const float *sources, size_t stride, const float *weights, size_t count,
+                                     size_t n)
 {
     size_t i, s;
     for (i = 0; i < n; i += 16) {
@@ -5729,7 +5757,8 @@ SKL__HELPER skl__v SKL__LANE(skl__vload_weights)(const unsigned char *row, size_
 }
 
 /* Four rows by up to two tokens: eight chains hide the latency of the multiply-add.        sums  [tokens][16 rows] */
-SKL__HELPER void SKL__LANE(skl__rows4)(skl__v (*sums)[16], size_t first, const unsigned char *const rows[4], const float *const x[2],
+SKL__HELPER void SKL__LANE(skl__rows4)(skl__v (*sums)[16], size_t first, const unsigned char *const rows[4],
+                                       const float *const x[2],
                                        int tokens, size_t n, skl__storage storage)
 {
     skl__v acc[2][4];
@@ -5749,7 +5778,8 @@ SKL__HELPER void SKL__LANE(skl__rows4)(skl__v (*sums)[16], size_t first, const u
         SKL__LANES_UNROLL for (r = 0; r < 4; r++) sums[t][first + (size_t)r] = acc[t][r];
 }
 
-SKL__HELPER void SKL__LANE(skl__rows16)(float *y, size_t y_stride, const skl__matrix *w, size_t tile, const float *x, int tokens,
+SKL__HELPER void SKL__LANE(skl__rows16)(float *y, size_t y_stride, const skl__matrix *w, size_t tile, const float *x,
+                                        int tokens,
                                         skl__storage storage)
 {
     const size_t begin = tile * 16, count = w->rows - begin < 16 ? w->rows - begin : 16;
@@ -5769,7 +5799,8 @@ SKL__HELPER void SKL__LANE(skl__rows16)(float *y, size_t y_stride, const skl__ma
         SKL__LANE(skl__vstore_at)(y + (size_t)t * y_stride + begin, skl__vsum16(sums[t]), 0, count);
 }
 
-SKL__HELPER void SKL__LANE(skl__matmul_rows)(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
+SKL__HELPER void SKL__LANE(skl__matmul_rows)(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin,
+                                             size_t tile_end,
                                              const skl__acts *x, size_t tokens, skl__storage storage)
 {
     size_t tile, t;
@@ -5780,19 +5811,22 @@ SKL__HELPER void SKL__LANE(skl__matmul_rows)(float *y, size_t y_stride, const sk
     }
 }
 
-SKL__KERNEL void SKL__LANE(skl__matmul_f32_f32)(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
+SKL__KERNEL void SKL__LANE(skl__matmul_f32_f32)(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin,
+                                                size_t tile_end,
                                                 const skl__acts *x, size_t tokens)
 {
     SKL__LANE(skl__matmul_rows)(y, y_stride, w, tile_begin, tile_end, x, tokens, SKL__ROWS_F32);
 }
 
-SKL__KERNEL void SKL__LANE(skl__matmul_f16_f32)(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
+SKL__KERNEL void SKL__LANE(skl__matmul_f16_f32)(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin,
+                                                size_t tile_end,
                                                 const skl__acts *x, size_t tokens)
 {
     SKL__LANE(skl__matmul_rows)(y, y_stride, w, tile_begin, tile_end, x, tokens, SKL__ROWS_F16);
 }
 
-SKL__KERNEL void SKL__LANE(skl__matmul_bf16_f32)(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
+SKL__KERNEL void SKL__LANE(skl__matmul_bf16_f32)(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin,
+                                                 size_t tile_end,
                                                  const skl__acts *x, size_t tokens)
 {
     SKL__LANE(skl__matmul_rows)(y, y_stride, w, tile_begin, tile_end, x, tokens, SKL__ROWS_BF16);
@@ -5820,7 +5854,17 @@ SKL__FUNCTION void SKL__LANE(skl__codes_tile)(float *y, const skl__matrix *w, si
             const size_t in = k % 32; /* place within a run of 32 */
             const skl__v input = skl__vset(x[k]);
             const skl__v code = bits == 8 ? skl__vload_s32(codes + k / 4 * 64, (int)(k % 4) * 8)
-                                          : skl__vload_u32(codes + k / 32 * 256 + in % 16 / 4 * 64, (int)(in % 4 * 8 + in / 16 * 4));
+
+
+
+
+
+
+
+
+
+
+                                                                                  : skl__vload_u32(codes + k / 32 * 256 + in % 16 / 4 * 64, (int)(in % 4 * 8 + in / 16 * 4));
             sum = skl__vfma(skl__vsub(code, offset), input, sum);
             total = skl__vadd(total, input);
         }
@@ -5830,7 +5874,8 @@ SKL__FUNCTION void SKL__LANE(skl__codes_tile)(float *y, const skl__matrix *w, si
     SKL__LANE(skl__vstore_at)(y + begin, acc, 0, rows);
 }
 
-SKL__KERNEL void SKL__LANE(skl__matmul_q4_f32)(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
+SKL__KERNEL void SKL__LANE(skl__matmul_q4_f32)(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin,
+                                               size_t tile_end,
                                                const skl__acts *x, size_t tokens)
 {
     size_t tile, t;
@@ -5838,7 +5883,8 @@ SKL__KERNEL void SKL__LANE(skl__matmul_q4_f32)(float *y, size_t y_stride, const 
         for (t = 0; t < tokens; t++) SKL__LANE(skl__codes_tile)(y + t * y_stride, w, tile, x->values + t * x->columns, 4);
 }
 
-SKL__KERNEL void SKL__LANE(skl__matmul_q8_f32)(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
+SKL__KERNEL void SKL__LANE(skl__matmul_q8_f32)(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin,
+                                               size_t tile_end,
                                                const skl__acts *x, size_t tokens)
 {
     size_t tile, t;
@@ -5893,7 +5939,8 @@ SKL__FUNCTION float SKL__LANE(skl__code_head)(float *codes, const float *x, size
 }
 
 /* Stores key and value of one head at a position.        key, value  [head_dim] */
-SKL__KERNEL void SKL__LANE(skl__store_kv)(const skl__kv_head *head, skl_kv kv, size_t head_dim, size_t position, const float *key,
+SKL__KERNEL void SKL__LANE(skl__store_kv)(const skl__kv_head *head, skl_kv kv, size_t head_dim, size_t position,
+                                          const float *key,
                                           const float *value)
 {
     unsigned char *tile = head->keys + position / 16 * head->key_tile, *row = head->values + position * head->value_stride;
@@ -5933,7 +5980,8 @@ SKL__KERNEL void SKL__LANE(skl__store_kv)(const skl__kv_head *head, skl_kv kv, s
 
 /* Scores of `count` queries against the 64 keys of a block: chains over the dimensions, one score to a lane.
  * SKL__LANES_TILES key tiles at a time, as many as the registers of the instance hold.        scores  [count][64] */
-SKL__HELPER void SKL__LANE(skl__score_block)(float (*scores)[SKL__BLOCK], const skl__attend_job *job, const float *const *q, int count,
+SKL__HELPER void SKL__LANE(skl__score_block)(float (*scores)[SKL__BLOCK], const skl__attend_job *job, const float *const *q,
+                                             int count,
                                              size_t block, skl_kv kv)
 {
     const unsigned char *tiles = job->head.keys + block / 16 * job->head.key_tile;
@@ -5964,7 +6012,8 @@ SKL__HELPER void SKL__LANE(skl__score_block)(float (*scores)[SKL__BLOCK], const 
 
 /* mixes[i] += sum over keys [begin, end) of the block of weights[i][key] value[key]: chains over the keys, one dimension to a
  * lane.        weights  [count][64]    mixes  [count][padded head_dim] */
-SKL__HELPER void SKL__LANE(skl__mix_block)(float *const *mixes, float (*weights)[SKL__BLOCK], const skl__attend_job *job, int count,
+SKL__HELPER void SKL__LANE(skl__mix_block)(float *const *mixes, float (*weights)[SKL__BLOCK], const skl__attend_job *job,
+                                           int count,
                                            size_t block, size_t begin, size_t end, skl_kv kv)
 {
     const unsigned char *values = job->head.values + block * job->head.value_stride;
@@ -5998,7 +6047,8 @@ SKL__HELPER void SKL__LANE(skl__mix_block)(float *const *mixes, float (*weights)
                 skl__v sum = skl__vload(mix);
                 for (key = begin; key < end; key++)
                     sum = skl__vfma(skl__vset(weights[i][key]),
-                                    SKL__LANE(skl__vload_values)(values + key * job->head.value_stride, d + 16 * (size_t)t, kv), sum);
+                                    SKL__LANE(skl__vload_values)(values + key * job->head.value_stride, d + 16 * (size_t)t,
+                                                                 kv), sum);
                 skl__vstore(mix, sum);
             }
     }
@@ -6027,7 +6077,8 @@ SKL__FUNCTION void SKL__LANE(skl__softmax_begin)(SKL__LANE(skl__softmax_state) *
 }
 
 /* Absorbs the logits [begin, end) of a block and leaves their weights in place, 0 outside; rescales what was there. */
-SKL__FUNCTION void SKL__LANE(skl__softmax_absorb)(SKL__LANE(skl__softmax_state) *s, float *logits, size_t begin, size_t end, size_t head_dim)
+SKL__FUNCTION void SKL__LANE(skl__softmax_absorb)(SKL__LANE(skl__softmax_state) *s, float *logits, size_t begin, size_t end,
+                                                  size_t head_dim)
 {
     float lanes[16], max = s->max;
     skl__v largest = skl__vset(max);
@@ -6051,7 +6102,8 @@ SKL__FUNCTION void SKL__LANE(skl__softmax_absorb)(SKL__LANE(skl__softmax_state) 
 }
 
 /* Clipped softmax needs the final maximum and sum before it can weigh: weights of a block in a second walk. */
-SKL__FUNCTION void SKL__LANE(skl__clip_block)(const SKL__LANE(skl__softmax_state) *s, float inverse, const skl__attend_job *job, float *logits)
+SKL__FUNCTION void SKL__LANE(skl__clip_block)(const SKL__LANE(skl__softmax_state) *s, float inverse, const skl__attend_job *job,
+                                              float *logits)
 {
     const skl__v slope = skl__vset(job->zeta - job->gamma), shift = skl__vset(job->gamma);
     size_t i;
@@ -6089,7 +6141,8 @@ SKL__INLINE void SKL__LANE(skl__visible)(const skl__attend_job *job, size_t quer
     default: call(4, SKL_KV_I4); break;                                               \
     }
 
-SKL__FUNCTION void SKL__LANE(skl__score)(float (*scores)[SKL__BLOCK], const skl__attend_job *job, const float *const *q, int count,
+SKL__FUNCTION void SKL__LANE(skl__score)(float (*scores)[SKL__BLOCK], const skl__attend_job *job, const float *const *q,
+                                         int count,
                                          size_t block)
 {
 #define SKL__CALL(n, format) SKL__LANE(skl__score_block)(scores, job, q, n, block, format)
@@ -6097,7 +6150,8 @@ SKL__FUNCTION void SKL__LANE(skl__score)(float (*scores)[SKL__BLOCK], const skl_
 #undef SKL__CALL
 }
 
-SKL__FUNCTION void SKL__LANE(skl__mix_values)(float *const *mixes, float (*weights)[SKL__BLOCK], const skl__attend_job *job, int count,
+SKL__FUNCTION void SKL__LANE(skl__mix_values)(float *const *mixes, float (*weights)[SKL__BLOCK], const skl__attend_job *job,
+                                              int count,
                                               size_t block, size_t begin, size_t end)
 {
 #define SKL__CALL(n, format) SKL__LANE(skl__mix_block)(mixes, weights, job, n, block, begin, end, format)
@@ -6986,7 +7040,8 @@ static double skl__polynomial(double x, const double *c, int n)
 /* x = m 2^e with m in [sqrt(1/2), sqrt(2)); log m by atanh series in ((m - 1) / (m + 1))^2. x > 0. */
 static double skl__log(double x)
 {
-    static const double odd[] = {1.0, 1.0 / 3, 1.0 / 5, 1.0 / 7, 1.0 / 9, 1.0 / 11, 1.0 / 13, 1.0 / 15, 1.0 / 17, 1.0 / 19, 1.0 / 21};
+    static const double odd[] = {1.0, 1.0 / 3, 1.0 / 5, 1.0 / 7, 1.0 / 9, 1.0 / 11, 1.0 / 13, 1.0 / 15, 1.0 / 17, 1.0 / 19,
+                                 1.0 / 21};
     int exponent;
     double m = frexp(x, &exponent), s;
 
@@ -6996,13 +7051,15 @@ static double skl__log(double x)
     }
     s = (m - 1.0) / (m + 1.0);
     s = skl__mul64(2.0 * s, skl__polynomial(skl__mul64(s, s), odd, 11));
-    return skl__mul64((double)exponent, 0.693147180369123816490) + (skl__mul64((double)exponent, 1.90821492927058770002e-10) + s);
+    return skl__mul64((double)exponent,
+                      0.693147180369123816490) + (skl__mul64((double)exponent, 1.90821492927058770002e-10) + s);
 }
 
 /* x = n ln 2 + r; Taylor series of exp(r), |r| <= 0.35. */
 static double skl__exp64(double x)
 {
-    static const double c[] = {1.0, 1.0, 1.0 / 2, 1.0 / 6, 1.0 / 24, 1.0 / 120, 1.0 / 720, 1.0 / 5040, 1.0 / 40320, 1.0 / 362880,
+    static const double c[] = {1.0, 1.0, 1.0 / 2, 1.0 / 6, 1.0 / 24, 1.0 / 120, 1.0 / 720, 1.0 / 5040, 1.0 / 40320,
+                               1.0 / 362880,
                                1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600, 1.0 / 6227020800.0};
     double n, r;
 
@@ -7029,7 +7086,8 @@ static void skl__sincos(double x, double *sine, double *cosine)
 {
     static const double s[] = {1.0, -1.0 / 6, 1.0 / 120, -1.0 / 5040, 1.0 / 362880, -1.0 / 39916800, 1.0 / 6227020800.0,
                                -1.0 / 1307674368000.0};
-    static const double c[] = {1.0, -1.0 / 2, 1.0 / 24, -1.0 / 720, 1.0 / 40320, -1.0 / 3628800, 1.0 / 479001600, -1.0 / 87178291200.0,
+    static const double c[] = {1.0, -1.0 / 2, 1.0 / 24, -1.0 / 720, 1.0 / 40320, -1.0 / 3628800, 1.0 / 479001600,
+                               -1.0 / 87178291200.0,
                                1.0 / 20922789888000.0};
     const double n = floor(skl__mul64(x, 0.636619772367581343076) + 0.5);
     const double r = ((x - skl__mul64(n, 1.57079632673412561417)) - skl__mul64(n, 6.07710050630396597660e-11)) -
@@ -7206,7 +7264,8 @@ static skl_status skl__config_size(const skl__binder *b, const char *name, int r
     skl_value found;
     int64_t number;
 
-    if (skl_gguf_find(b->model->gguf, key.text, &found)) return required ? skl__model_fail(b, key.text, "this key is missing") : SKL_OK;
+    if (skl_gguf_find(b->model->gguf, key.text, &found))
+        return required ? skl__model_fail(b, key.text, "this key is missing") : SKL_OK;
     if (found.type == SKL_VALUE_ARRAY || skl_value_int(&found, 0, &number))
         return skl__model_fail(b, key.text, "this key must hold one integer");
     if (number < 0 || number > INT32_MAX) return skl__model_fail(b, key.text, "this value is out of range");
@@ -7220,7 +7279,8 @@ static skl_status skl__config_number(const skl__binder *b, const char *name, int
     skl_value found;
     double number;
 
-    if (skl_gguf_find(b->model->gguf, key.text, &found)) return required ? skl__model_fail(b, key.text, "this key is missing") : SKL_OK;
+    if (skl_gguf_find(b->model->gguf, key.text, &found))
+        return required ? skl__model_fail(b, key.text, "this key is missing") : SKL_OK;
     if (found.type == SKL_VALUE_ARRAY || skl_value_float(&found, 0, &number))
         return skl__model_fail(b, key.text, "this key must hold one number");
     if (!skl__is_finite((float)number)) return skl__model_fail(b, key.text, "this value is not finite");
@@ -7249,7 +7309,8 @@ static skl_status skl__config_choice(const skl__binder *b, const char *name, con
         word += size + (word[size] == ' ');
     }
     skl__label(label, text, length < sizeof label - 1 ? length : sizeof label - 1);
-    return skl__fail(b->error, SKL_UNSUPPORTED, SKL_NO_OFFSET, key.text, "\"%s\" is not known here; known are: %s", label, words);
+    return skl__fail(b->error, SKL_UNSUPPORTED, SKL_NO_OFFSET, key.text, "\"%s\" is not known here; known are: %s", label,
+                     words);
 }
 
 static skl_status skl__read_architecture(skl__binder *b)
@@ -7269,7 +7330,8 @@ static skl_status skl__read_architecture(skl__binder *b)
         }
     }
     skl__label(label, text, length < sizeof label - 1 ? length : sizeof label - 1);
-    return skl__fail(b->error, SKL_UNSUPPORTED, SKL_NO_OFFSET, "general.architecture", "architecture \"%s\" is not supported", label);
+    return skl__fail(b->error, SKL_UNSUPPORTED, SKL_NO_OFFSET, "general.architecture", "architecture \"%s\" is not supported",
+                     label);
 }
 
 /* attention.clip: two numbers. */
@@ -7280,7 +7342,8 @@ static skl_status skl__read_clip(skl__binder *b)
     skl_value found;
 
     if (skl_gguf_find(b->model->gguf, key.text, &found)) return SKL_OK;
-    if (found.type != SKL_VALUE_ARRAY || found.count != 2 || skl_value_float(&found, 0, &gamma) || skl_value_float(&found, 1, &zeta) ||
+    if (found.type != SKL_VALUE_ARRAY || found.count != 2 || skl_value_float(&found, 0, &gamma) ||
+        skl_value_float(&found, 1, &zeta) ||
         !skl__is_finite((float)gamma) || !skl__is_finite((float)zeta))
         return skl__model_fail(b, key.text, "this key must hold two finite numbers");
     b->model->config.clipped = 1;
@@ -7340,7 +7403,8 @@ static skl_status skl__read_rope(skl__binder *b)
     SKL__TRY(skl__config_number(b, "rope.scaling.yarn_beta_slow", 0, &c->rope_beta_slow));
     c->rope_scaling = (skl__rope_scaling)scaling;
     if (c->n_rot % 2 || c->n_rot > c->head_dim)
-        return skl__model_fail(b, skl__key_of(b, "rope.dimension_count").text, "it must be even and at most the head dimension");
+        return skl__model_fail(b, skl__key_of(b, "rope.dimension_count").text,
+                               "it must be even and at most the head dimension");
     if (!(c->rope_base > 1e-6) || !(c->rope_factor > 1e-6) || !(c->rope_original > 0.0) || !(c->rope_beta_fast > 0.0) ||
         !(c->rope_beta_slow > 0.0))
         return skl__model_fail(b, skl__key_of(b, "rope").text, "rotary base, factor, length and betas must be positive");
@@ -7373,12 +7437,14 @@ static skl_status skl__read_config(skl__binder *b)
     value_length = c->head_dim;
     SKL__TRY(skl__config_size(b, "attention.value_length", 0, &value_length));
     if (!c->head_dim || c->head_dim != value_length)
-        return skl__model_fail(b, skl__key_of(b, "attention.value_length").text, "key and value length must be equal and not zero");
+        return skl__model_fail(b, skl__key_of(b, "attention.value_length").text,
+                               "key and value length must be equal and not zero");
     if (c->head_dim > SKL__HEAD_DIM_MAX)
         return skl__fail(b->error, SKL_UNSUPPORTED, SKL_NO_OFFSET, skl__key_of(b, "attention.key_length").text,
                          "heads of more than %d dimensions are not supported", SKL__HEAD_DIM_MAX);
     SKL__TRY(skl__config_number(b, "attention.layer_norm_rms_epsilon", 1, &eps));
-    if (!(eps >= 0.0)) return skl__model_fail(b, skl__key_of(b, "attention.layer_norm_rms_epsilon").text, "it must not be negative");
+    if (!(eps >= 0.0))
+        return skl__model_fail(b, skl__key_of(b, "attention.layer_norm_rms_epsilon").text, "it must not be negative");
     c->eps = (float)eps;
     SKL__TRY(skl__read_mechanisms(b));
     return skl__read_rope(b);
@@ -7409,7 +7475,8 @@ static skl_status skl__bind_find(skl__binder *b, const char *name, skl_tensor *t
     return SKL_OK;
 }
 
-static skl_status skl__bind_shape(const skl__binder *b, const char *name, const uint64_t have[2], uint64_t columns, uint64_t rows)
+static skl_status skl__bind_shape(const skl__binder *b, const char *name, const uint64_t have[2], uint64_t columns,
+                                  uint64_t rows)
 {
     if (have[0] == columns && have[1] == rows) return SKL_OK;
     return skl__fail(b->error, SKL_BAD_MODEL, SKL_NO_OFFSET, name, "its shape is {%llu, %llu}, expected {%llu, %llu}",
@@ -7435,7 +7502,8 @@ static skl_status skl__bind_vector(skl__binder *b, const char *site, const char 
     if (skl__bind_find(b, name.text, &tensor, &index)) return skl__bind_absent(b, name.text, presence);
     SKL__TRY(skl__bind_shape(b, name.text, tensor.shape, n, 1));
     if (tensor.type == SKL_TYPE_I8 || skl_type_bytes(tensor.type) == 0)
-        return skl__fail(b->error, SKL_UNSUPPORTED, SKL_NO_OFFSET, name.text, "type %s cannot be read", skl_type_name(tensor.type));
+        return skl__fail(b->error, SKL_UNSUPPORTED, SKL_NO_OFFSET, name.text, "type %s cannot be read",
+                         skl_type_name(tensor.type));
     values = (float *)skl__arena_take(&b->model->arena, n, sizeof *values);
     if (values) skl_dequantize(tensor.type, tensor.data, n, values);
     *vector = values;
@@ -7579,7 +7647,8 @@ static skl_status skl__bind_norm(skl__binder *b, const char *site, skl__norm *no
     if (c->dyt) SKL__TRY(skl__bind_scalar(b, site, ".alpha", &norm->alpha));
     SKL__TRY(skl__bind_float_matrix(b, site, "_gate_a.weight", c->width, 0, optional, &norm->gate_a));
     b->model->gate_rank = skl__larger(b->model->gate_rank, norm->gate_a.rows);
-    return skl__bind_float_matrix(b, site, "_gate_b.weight", norm->gate_a.rows, c->width, norm->gate_a.rows ? SKL__REQUIRED : SKL__NEVER,
+    return skl__bind_float_matrix(b, site, "_gate_b.weight", norm->gate_a.rows, c->width, norm->gate_a.rows ? SKL__REQUIRED
+                                  : SKL__NEVER,
                                   &norm->gate_b);
 }
 
@@ -7598,7 +7667,7 @@ static skl_status skl__bind_read(skl__binder *b, const char *site, skl__read *re
     if (c->coupling == SKL__UNCOUPLED || c->residual == SKL__ADD) return SKL_OK;
     SKL__TRY(skl__bind_scalar(b, site, "_theta", &theta));
     read->beta = (float)skl__softplus((double)theta);
-    if (read->beta > c->beta_max) read->beta = (float)c->beta_max;
+    if ((double)read->beta > c->beta_max) read->beta = (float)c->beta_max;
     return SKL_OK;
 }
 
@@ -7607,9 +7676,11 @@ static skl_status skl__bind_attn_gate(skl__binder *b, const char *site, skl__mat
 {
     const skl__config *c = &b->model->config;
 
-    SKL__TRY(skl__bind_matrix(b, site, "attn_gate.weight", c->width, 0, c->architecture->mechanisms ? SKL__OPTIONAL : SKL__NEVER, gate));
+    SKL__TRY(skl__bind_matrix(b, site, "attn_gate.weight", c->width, 0, c->architecture->mechanisms ? SKL__OPTIONAL : SKL__NEVER,
+                              gate));
     if (!gate->rows || gate->rows == c->heads || gate->rows == c->heads * c->head_dim) return SKL_OK;
-    return skl__model_fail(b, skl__name_of(site, "attn_gate.weight").text, "it must have a row per head, or a row per head and dimension");
+    return skl__model_fail(b, skl__name_of(site, "attn_gate.weight").text,
+                           "it must have a row per head, or a row per head and dimension");
 }
 
 static skl_status skl__bind_attention(skl__binder *b, const char *site, skl__layer *layer)
@@ -7628,8 +7699,10 @@ static skl_status skl__bind_attention(skl__binder *b, const char *site, skl__lay
     SKL__TRY(skl__bind_vector(b, site, "attn_q_norm.weight", c->head_dim, c->architecture->qk_norm, &layer->q_norm));
     SKL__TRY(skl__bind_vector(b, site, "attn_k_norm.weight", c->head_dim, c->architecture->qk_norm, &layer->k_norm));
     if (c->architecture->qk_norm == SKL__OPTIONAL && b->model->arena.base && !layer->q_norm != !layer->k_norm)
-        return skl__model_fail(b, skl__name_of(site, "attn_q_norm.weight").text, "query and key norm come together or not at all");
-    SKL__TRY(skl__bind_vector(b, site, "attn_sinks.weight", c->heads, c->softmax == SKL__SINK ? SKL__REQUIRED : SKL__NEVER, &layer->sinks));
+        return skl__model_fail(b, skl__name_of(site, "attn_q_norm.weight").text,
+                               "query and key norm come together or not at all");
+    SKL__TRY(skl__bind_vector(b, site, "attn_sinks.weight", c->heads, c->softmax == SKL__SINK ? SKL__REQUIRED : SKL__NEVER,
+                              &layer->sinks));
     return skl__bind_attn_gate(b, site, &layer->attn_gate);
 }
 
@@ -7752,7 +7825,8 @@ static skl_status skl__bind_all_used(const skl__binder *b)
     size_t i;
 
     for (i = 0; i < gguf->tensor_count; i++)
-        if (!b->used[i]) return skl__model_fail(b, gguf->records[i].tensor.name, "nothing in this architecture reads this tensor");
+        if (!b->used[i])
+            return skl__model_fail(b, gguf->records[i].tensor.name, "nothing in this architecture reads this tensor");
     return SKL_OK;
 }
 
@@ -7783,7 +7857,8 @@ static skl_status skl__bind(skl__binder *b)
     }
     SKL__TRY(skl__bind_windows(b));
     model->bytes_per_token += skl__matrix_bytes(&model->head);
-    if (model->arena.overflow) return skl__fail(b->error, SKL_OUT_OF_MEMORY, SKL_NO_OFFSET, "", "the weights do not fit this address space");
+    if (model->arena.overflow)
+        return skl__fail(b->error, SKL_OUT_OF_MEMORY, SKL_NO_OFFSET, "", "the weights do not fit this address space");
     return skl__bind_all_used(b);
 }
 
@@ -7808,7 +7883,8 @@ static skl_status skl__read_packing(skl__binder *b)
     memset(b->packed, 0xff, gguf->tensor_count * sizeof *b->packed);
     if (skl_gguf_find(gguf, "packing.version", &version)) return SKL_OK;
     if (skl_value_int(&version, 0, &number) || number != 1)
-        return skl__fail(b->error, SKL_UNSUPPORTED, SKL_NO_OFFSET, "packing.version", "only version 1 of the packed layout is known");
+        return skl__fail(b->error, SKL_UNSUPPORTED, SKL_NO_OFFSET, "packing.version",
+                         "only version 1 of the packed layout is known");
     if (skl_gguf_find(gguf, "packing.names", &names) || names.type != SKL_VALUE_ARRAY || names.element_type != SKL_VALUE_STRING)
         return skl__model_fail(b, "packing.names", "this key must hold the names of the packed tensors");
     SKL__TRY(skl__packing_list(b, "packing.formats", names.count, &b->packed_formats));
@@ -7822,7 +7898,8 @@ static skl_status skl__read_packing(skl__binder *b)
         memcpy(name, text, length);
         name[length] = '\0';
         record = (const skl__record *)skl__find_name(gguf->records_by_name, gguf->tensor_count, name);
-        if (!record || record->tensor.type != SKL_TYPE_I8) return skl__model_fail(b, name, "it is listed as packed, but there is no such I8 tensor");
+        if (!record || record->tensor.type != SKL_TYPE_I8)
+            return skl__model_fail(b, name, "it is listed as packed, but there is no such I8 tensor");
         b->packed[record - gguf->records] = place;
     }
     return SKL_OK;
@@ -7874,7 +7951,8 @@ static skl_status skl__repack_with_threads(skl__binder *b, size_t threads)
     if (b->repack_count == 0) return SKL_OK;
     threads = threads ? threads : skl_default_threads();
     memory = skl__alloc(allocator, skl__pool_size(threads));
-    if (!memory) return skl__fail(b->error, SKL_OUT_OF_MEMORY, SKL_NO_OFFSET, "", "no memory for the threads that pack weights");
+    if (!memory)
+        return skl__fail(b->error, SKL_OUT_OF_MEMORY, SKL_NO_OFFSET, "", "no memory for the threads that pack weights");
     pool = skl__pool_open(memory, threads, NULL, NULL);
     status = skl__repack_all(b, pool);
     skl__pool_close(pool);
@@ -7921,7 +7999,8 @@ static skl_status skl__bind_for_real(skl__binder *b, size_t threads)
     /* The allocator aligns for any type, not for 64 bytes. */
     b->model->arena_memory = skl__alloc(&b->model->allocator, (size_t)needed + 64);
     if (!b->model->arena_memory)
-        return skl__fail(b->error, SKL_OUT_OF_MEMORY, SKL_NO_OFFSET, "", "no memory for %llu bytes of weights", (unsigned long long)needed);
+        return skl__fail(b->error, SKL_OUT_OF_MEMORY, SKL_NO_OFFSET, "", "no memory for %llu bytes of weights",
+                         (unsigned long long)needed);
     arena->base = (unsigned char *)b->model->arena_memory + (64 - ((uintptr_t)b->model->arena_memory & 63));
     arena->capacity = needed;
     arena->used = 0;
@@ -8106,7 +8185,8 @@ static void skl__place_scratch(skl_session *s, skl__arena *arena)
 {
     const skl_model *model = s->model;
     const skl__config *c = &model->config;
-    const uint64_t chunk = s->desc.chunk, q_width = (uint64_t)c->heads * c->head_dim, kv_width = (uint64_t)c->kv_heads * c->head_dim;
+    const uint64_t chunk =
+        s->desc.chunk, q_width = (uint64_t)c->heads * c->head_dim, kv_width = (uint64_t)c->kv_heads * c->head_dim;
     const uint64_t widest = skl__widest(c), slots = skl__depth_slots(c);
 
     s->tokens = (int32_t *)skl__arena_take(arena, s->desc.context, sizeof *s->tokens);
@@ -8151,7 +8231,8 @@ static skl_status skl__session_settle(skl_session *s, const skl_session_desc *gi
 
     if (skl__take_desc(desc, sizeof *desc, given, given ? given->size : 0))
         return skl__session_bad(error, "desc", "the session desc is of an unknown size");
-    if ((unsigned)desc->activation > SKL_ACT_A4) return skl__session_bad(error, "activation", "there is no such activation format");
+    if ((unsigned)desc->activation > SKL_ACT_A4)
+        return skl__session_bad(error, "activation", "there is no such activation format");
     if ((unsigned)desc->group > SKL_GROUP_ROW) return skl__session_bad(error, "group", "there is no such activation group");
     if ((unsigned)desc->kv > SKL_KV_I4) return skl__session_bad(error, "kv", "there is no such KV format");
     if ((unsigned)desc->isa >= SKL_ISA_COUNT) return skl__session_bad(error, "isa", "there is no such kernel level");
@@ -8179,7 +8260,8 @@ static skl_status skl__session_place(skl_session *s, skl__arena *arena, uint64_t
     skl__place_scratch(s, arena);
     s->kv = (unsigned char *)skl__arena_take(arena, *kv, 1);
     if (arena->overflow)
-        return skl__fail(error, SKL_OUT_OF_MEMORY, SKL_NO_OFFSET, "context", "a session of %lu tokens does not fit this address space",
+        return skl__fail(error, SKL_OUT_OF_MEMORY, SKL_NO_OFFSET, "context",
+                         "a session of %lu tokens does not fit this address space",
                          (unsigned long)s->desc.context);
     return SKL_OK;
 }
@@ -8197,7 +8279,8 @@ SKL_API skl_status skl_model_memory(const skl_model *model, const skl_session_de
     SKL__TRY(skl__session_settle(&s, desc, error));
     SKL__TRY(skl__session_place(&s, &arena, &kv, error));
     memory->mapped = model->gguf->mapping ? model->gguf->mapping_length : 0;
-    memory->weights = (model->arena.base ? model->arena.capacity : model->arena.used) + (model->gguf->copy ? model->gguf->length : 0);
+    memory->weights =
+        (model->arena.base ? model->arena.capacity : model->arena.used) + (model->gguf->copy ? model->gguf->length : 0);
     memory->kv = kv;
     memory->scratch = arena.used - kv + sizeof s;
     return SKL_OK;
@@ -8226,9 +8309,11 @@ static skl_status skl__session_make(skl_session **out, const skl_session *settle
     memset(&arena, 0, sizeof arena);
     SKL__TRY(skl__session_place(&measured, &arena, &kv, error));
     skl__arena_take(&arena, sizeof *s, 1);
-    memory = arena.overflow || !skl__fits_size(arena.used + 64) ? NULL : skl__alloc(&settled->allocator, (size_t)arena.used + 64);
+    memory = arena.overflow || !skl__fits_size(arena.used + 64) ? NULL
+        : skl__alloc(&settled->allocator, (size_t)arena.used + 64);
     if (!memory)
-        return skl__fail(error, SKL_OUT_OF_MEMORY, SKL_NO_OFFSET, "", "no memory for a session of %llu bytes", (unsigned long long)arena.used);
+        return skl__fail(error, SKL_OUT_OF_MEMORY, SKL_NO_OFFSET, "", "no memory for a session of %llu bytes",
+                         (unsigned long long)arena.used);
     arena.base = (unsigned char *)memory + (64 - ((uintptr_t)memory & 63));
     arena.capacity = arena.used;
     arena.used = 0;
@@ -8241,7 +8326,8 @@ static skl_status skl__session_make(skl_session **out, const skl_session *settle
     return SKL_OK;
 }
 
-SKL_API skl_status skl_session_open(skl_session **session, const skl_model *model, const skl_session_desc *desc, skl_error *error)
+SKL_API skl_status skl_session_open(skl_session **session, const skl_model *model, const skl_session_desc *desc,
+                                    skl_error *error)
 {
     skl_session s;
 
@@ -8252,7 +8338,8 @@ SKL_API skl_status skl_session_open(skl_session **session, const skl_model *mode
     SKL__TRY(skl__take_allocator(&s.allocator, &s.desc.allocator, error));
     s.kernels = skl__kernels_for(s.desc.isa);
     if (!s.kernels)
-        return skl__fail(error, SKL_UNSUPPORTED, SKL_NO_OFFSET, "isa", "this CPU or build cannot run level %s", skl_isa_name(s.desc.isa));
+        return skl__fail(error, SKL_UNSUPPORTED, SKL_NO_OFFSET, "isa", "this CPU or build cannot run level %s",
+                         skl_isa_name(s.desc.isa));
     s.error.offset = SKL_NO_OFFSET;
     return skl__session_make(session, &s, error);
 }
@@ -8277,7 +8364,8 @@ SKL_API const skl_error *skl_session_error(const skl_session *session) { return 
 SKL_API skl_status skl_session_truncate(skl_session *session, size_t n)
 {
     if (n > session->position)
-        return skl__fail(&session->error, SKL_BAD_ARGUMENT, SKL_NO_OFFSET, "n", "cannot keep %lu tokens of %lu", (unsigned long)n,
+        return skl__fail(&session->error, SKL_BAD_ARGUMENT, SKL_NO_OFFSET, "n", "cannot keep %lu tokens of %lu",
+                         (unsigned long)n,
                          (unsigned long)session->position);
     session->position = n;
     return SKL_OK;
@@ -8353,7 +8441,8 @@ static void skl__quantise_row(const skl__pass *pass, const skl__acts *acts, size
     const size_t runs = (acts->columns + 31) / 32;
 
     if (!s->model->has_codes || s->desc.activation == SKL_ACT_F32) return;
-    pass->lanes->quantise(acts->values + t * acts->columns, acts->columns, s->desc.activation == SKL_ACT_A4 ? 7.0f : 127.0f, acts->row,
+    pass->lanes->quantise(acts->values + t * acts->columns, acts->columns, s->desc.activation == SKL_ACT_A4 ? 7.0f : 127.0f,
+                          acts->row,
                           acts->codes + t * acts->stride, acts->scales + t * (acts->row ? 1 : runs), acts->sums + t * runs);
 }
 
@@ -8398,7 +8487,8 @@ static void skl__products_task(void *arg, size_t item)
     tiles = (product->w->rows + SKL__TILE - 1) / SKL__TILE;
     begin = (item - product->first) * product->tiles;
     end = tiles - begin < product->tiles ? tiles : begin + product->tiles;
-    skl__matmul_for(p->pass->s->kernels, product->w, p->pass->s->desc.activation)(product->y, product->stride, product->w, begin, end,
+    skl__matmul_for(p->pass->s->kernels, product->w, p->pass->s->desc.activation)(product->y, product->stride, product->w, begin,
+                                                                                  end,
                                                                                   p->acts, p->tokens);
 }
 
@@ -8415,7 +8505,8 @@ static void skl__products_run(skl__products *p, const skl__pass *pass, const skl
     p->items = 0;
     for (i = 0; i < p->count; i++) total += (p->list[i].w->rows + SKL__TILE - 1) / SKL__TILE;
     for (i = 0; i < p->count; i++) {
-        const size_t tiles = (p->list[i].w->rows + SKL__TILE - 1) / SKL__TILE, share = threads == 1 ? total : total / (threads * 8);
+        const size_t tiles = (p->list[i].w->rows + SKL__TILE - 1) / SKL__TILE, share = threads == 1 ? total
+            : total / (threads * 8);
         p->list[i].tiles = share < 2 ? 2 : (share + 1) / 2 * 2;
         p->list[i].first = p->items;
         p->items += (tiles + p->list[i].tiles - 1) / p->list[i].tiles;
@@ -8767,7 +8858,8 @@ static void skl__score_sources(const skl__pass *pass, const skl__read *read, siz
     size_t i;
 
     for (i = 0; i < n; i++)
-        g[i] = skl__mul(pass->lanes->dot(read->score, skl__source(pass, t, i), width), depth->inverse_rms[t * depth->slots + i]);
+        g[i] = skl__mul(pass->lanes->dot(read->score, skl__source(pass, t, i), width),
+                        depth->inverse_rms[t * depth->slots + i]);
 }
 
 /* Router: g_i = (Q c_newest) . (K c_i) / sqrt(A) + recency i / (n - 1).        g  [n] */
@@ -8989,7 +9081,8 @@ static void skl__embed(const skl__matrix *w, size_t row, float *values)
         layout.group = w->group;
         skl_unpack_row(&layout, w->data, row, values);
     } else {
-        skl_dequantize(w->storage == SKL__ROWS_F32 ? SKL_TYPE_F32 : w->storage == SKL__ROWS_F16 ? SKL_TYPE_F16 : SKL_TYPE_BF16, data,
+        skl_dequantize(w->storage == SKL__ROWS_F32 ? SKL_TYPE_F32 : w->storage == SKL__ROWS_F16 ? SKL_TYPE_F16 : SKL_TYPE_BF16,
+                       data,
                        w->columns, values);
     }
 }
@@ -9099,10 +9192,12 @@ static SKL__NOINLINE skl_status skl__eval_chunk(skl_session *s, const skl__eval 
     pass.layer = 0;
     if (!skl__run_layers(&pass)) return skl__fail(&s->error, SKL_CANCELLED, SKL_NO_OFFSET, "", "evaluation was cancelled");
     while (*done < eval->n_rows && skl__eval_row(eval, *done) < begin + n) {
-        for (wanted = 0; wanted < 16 && *done + wanted < eval->n_rows && skl__eval_row(eval, *done + wanted) < begin + n; wanted++)
+        for (wanted = 0; wanted < 16 && *done + wanted < eval->n_rows &&
+             skl__eval_row(eval, *done + wanted) < begin + n; wanted++)
             rows[wanted] = skl__eval_row(eval, *done + wanted) - begin;
         if (!skl__run_head(&pass, rows, wanted, eval->logits + *done * vocab))
-            return skl__fail(&s->error, SKL_NOT_FINITE, SKL_NO_OFFSET, "logits", "the logits of the token at position %lu or soon after are not finite",
+            return skl__fail(&s->error, SKL_NOT_FINITE, SKL_NO_OFFSET, "logits",
+                             "the logits of the token at position %lu or soon after are not finite",
                              (unsigned long)(pass.start + rows[0]));
         *done += wanted;
     }
@@ -9115,13 +9210,16 @@ static skl_status skl__eval_check(skl_session *s, const int32_t *tokens, const s
 
     if (!tokens && eval->n) return skl__session_bad(&s->error, "tokens", "tokens must be given");
     if (eval->n > s->desc.context - s->position)
-        return skl__fail(&s->error, SKL_CONTEXT_FULL, SKL_NO_OFFSET, "context", "%lu tokens at position %lu do not fit a context of %lu",
+        return skl__fail(&s->error, SKL_CONTEXT_FULL, SKL_NO_OFFSET, "context",
+                         "%lu tokens at position %lu do not fit a context of %lu",
                          (unsigned long)eval->n, (unsigned long)s->position, (unsigned long)s->desc.context);
     for (i = 0; i < eval->n; i++)
         if (tokens[i] < 0 || (size_t)tokens[i] >= s->model->config.vocab)
-            return skl__fail(&s->error, SKL_BAD_ARGUMENT, SKL_NO_OFFSET, "tokens", "token %ld at index %lu is not in the vocabulary of %lu",
+            return skl__fail(&s->error, SKL_BAD_ARGUMENT, SKL_NO_OFFSET, "tokens",
+                             "token %ld at index %lu is not in the vocabulary of %lu",
                              (long)tokens[i], (unsigned long)i, (unsigned long)s->model->config.vocab);
-    if (eval->n_rows > eval->n || (eval->n_rows && !eval->logits)) return skl__session_bad(&s->error, "rows", "more rows than tokens, or nowhere to put them");
+    if (eval->n_rows > eval->n || (eval->n_rows && !eval->logits))
+        return skl__session_bad(&s->error, "rows", "more rows than tokens, or nowhere to put them");
     for (i = 0; eval->rows && i < eval->n_rows; i++)
         if (eval->rows[i] >= eval->n || (i && eval->rows[i] <= eval->rows[i - 1]))
             return skl__session_bad(&s->error, "rows", "rows must ascend and lie within the tokens");
@@ -9146,7 +9244,8 @@ static skl_status skl__eval_tokens(skl_session *s, const int32_t *tokens, const 
     return status;
 }
 
-SKL_API skl_status skl_eval_rows(skl_session *session, const int32_t *tokens, size_t n, const size_t *rows, size_t n_rows, float *logits)
+SKL_API skl_status skl_eval_rows(skl_session *session, const int32_t *tokens, size_t n, const size_t *rows, size_t n_rows,
+                                 float *logits)
 {
     skl__eval eval;
 
@@ -9183,7 +9282,8 @@ SKL_API skl_status skl_session_sync(skl_session *session, const int32_t *tokens,
     eval.n_rows = logits && n ? 1 : 0;
     eval.logits = logits;
     if (n > session->desc.context)
-        return skl__fail(&session->error, SKL_CONTEXT_FULL, SKL_NO_OFFSET, "context", "%lu tokens do not fit a context of %lu", (unsigned long)n,
+        return skl__fail(&session->error, SKL_CONTEXT_FULL, SKL_NO_OFFSET, "context", "%lu tokens do not fit a context of %lu",
+                         (unsigned long)n,
                          (unsigned long)session->desc.context);
     session->position = common;
     status = skl__eval_tokens(session, n ? tokens + common : tokens, &eval);
@@ -9233,11 +9333,14 @@ static uint32_t skl__pcg(skl_sampler *s)
 
 static skl_status skl__sampler_check(const skl_sampler_desc *desc, skl_error *error)
 {
-    if (!desc->vocab || desc->vocab > INT32_MAX) return skl__session_bad(error, "vocab", "the vocabulary size is missing or out of range");
+    if (!desc->vocab || desc->vocab > INT32_MAX)
+        return skl__session_bad(error, "vocab", "the vocabulary size is missing or out of range");
     if (!skl__is_finite(desc->temperature) || desc->temperature < 0.0f)
         return skl__session_bad(error, "temperature", "it must be finite and not negative");
-    if (!skl__is_finite(desc->top_p) || desc->top_p < 0.0f || desc->top_p > 1.0f) return skl__session_bad(error, "top_p", "it must lie in 0 .. 1");
-    if (!skl__is_finite(desc->min_p) || desc->min_p < 0.0f || desc->min_p > 1.0f) return skl__session_bad(error, "min_p", "it must lie in 0 .. 1");
+    if (!skl__is_finite(desc->top_p) || desc->top_p < 0.0f || desc->top_p > 1.0f)
+        return skl__session_bad(error, "top_p", "it must lie in 0 .. 1");
+    if (!skl__is_finite(desc->min_p) || desc->min_p < 0.0f || desc->min_p > 1.0f)
+        return skl__session_bad(error, "min_p", "it must lie in 0 .. 1");
     if (!skl__is_finite(desc->repetition_penalty) || desc->repetition_penalty < 0.0f)
         return skl__session_bad(error, "repetition_penalty", "it must be finite and not negative");
     return SKL_OK;
@@ -9266,7 +9369,8 @@ SKL_API skl_status skl_sampler_open(skl_sampler **sampler, const skl_sampler_des
     s->stream = skl__splitmix(&seed) | 1u;
     if (!s->logits || !s->candidates) {
         skl_sampler_close(s);
-        return skl__fail(error, SKL_OUT_OF_MEMORY, SKL_NO_OFFSET, "", "no memory for a sampler of %lu tokens", (unsigned long)desc.vocab);
+        return skl__fail(error, SKL_OUT_OF_MEMORY, SKL_NO_OFFSET, "", "no memory for a sampler of %lu tokens",
+                         (unsigned long)desc.vocab);
     }
     *sampler = s;
     return SKL_OK;
@@ -9376,7 +9480,8 @@ static int32_t skl__greedy(const skl_sampler *s)
     return (int32_t)best;
 }
 
-static SKL__NOINLINE skl_status skl__sample(skl_sampler *s, const float *logits, const int32_t *recent, size_t n_recent, int32_t *token)
+static SKL__NOINLINE skl_status skl__sample(skl_sampler *s, const float *logits, const int32_t *recent, size_t n_recent,
+                                            int32_t *token)
 {
     float mass, draw;
     size_t n, i;
@@ -9411,6 +9516,8 @@ SKL_API skl_status skl_sample(skl_sampler *sampler, const float *logits, const i
     return status;
 }
 
+#undef SKL__IMPLEMENTING
+
 /* --- End of the implementation: the caller's own arithmetic options apply again --- */
 #if defined(__clang__)
 #if SKL__CLANG_PRECISE
@@ -9426,3 +9533,24 @@ SKL_API skl_status skl_sample(skl_sampler *sampler, const float *logits, const i
 #endif
 
 #endif /* SINKLESS_IMPLEMENTATION */
+
+/* =====================================================================================================================
+ * >>licence
+ *
+ * MIT License
+ *
+ * Copyright (c) 2026 the sinkless authors
+ *
+ * Permission is hereby granted, free of charge, to any person obtaining a copy of this software and associated documentation
+ * files (the "Software"), to deal in the Software without restriction, including without limitation the rights to use, copy,
+ * modify, merge, publish, distribute, sublicense, and/or sell copies of the Software, and to permit persons to whom the
+ * Software is furnished to do so, subject to the following conditions:
+ *
+ * The above copyright notice and this permission notice shall be included in all copies or substantial portions of the
+ * Software.
+ *
+ * THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT NOT LIMITED TO THE
+ * WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR
+ * COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE,
+ * ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
+ * ================================================================================================================== */
