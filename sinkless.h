@@ -2540,13 +2540,17 @@ static size_t skl__scales_offset(const skl_layout *layout)
     return (size_t)layout->columns * 2 * (size_t)layout->bits;
 }
 
-static void skl__code_write(unsigned char *codes, int bits, size_t k, size_t r, int8_t code)
+/* The codes of one run into lane r of a tile: four bytes to a line.        codes  [SKL__RUN] */
+static void skl__run_write(unsigned char *tile, int bits, size_t run, size_t r, const int8_t *codes)
 {
-    int high;
-    unsigned char *byte = codes + skl__code_place(bits, k, r, &high);
+    unsigned char four[4];
+    size_t c, j;
 
-    if (bits == 8) *byte = (unsigned char)code;
-    else *byte = (unsigned char)(*byte | code << (high ? 4 : 0)); /* onto zeros */
+    for (c = 0; c < (size_t)bits; c++) {
+        if (bits == 4)
+            for (j = 0; j < 4; j++) four[j] = (unsigned char)(codes[4 * c + j] | codes[16 + 4 * c + j] << 4);
+        memcpy(tile + (run * (size_t)bits + c) * 64 + r * 4, bits == 4 ? four : (const unsigned char *)codes + 4 * c, 4);
+    }
 }
 
 /* Scale (list 0) or minimum (list 1) of a group and lane. */
@@ -2576,13 +2580,13 @@ static float skl__scale_read(const skl_layout *layout, const unsigned char *tile
 static int skl__pack_row(const skl_layout *layout, int type, const unsigned char *row, unsigned char *tile, size_t r)
 {
     const size_t block = skl_type_block(type), bytes = skl_type_bytes(type), runs = block / SKL__RUN;
-    size_t run_index, i, half;
+    size_t run_index, half;
     skl__run run;
 
     for (run_index = 0; run_index < layout->columns / SKL__RUN; run_index++) {
         skl__run_read(&run, type, row + run_index / runs * bytes, run_index % runs);
         if (!skl__is_finite(run.scale[0]) || !skl__is_finite(run.scale[1]) || !skl__is_finite(run.minimum)) return 0;
-        for (i = 0; i < SKL__RUN; i++) skl__code_write(tile, layout->bits, run_index * SKL__RUN + i, r, run.codes[i]);
+        skl__run_write(tile, layout->bits, run_index, r, run.codes);
         for (half = 0; half < SKL__RUN / layout->group; half++)
             skl__scale_write(layout, tile, 0, run_index * (SKL__RUN / (size_t)layout->group) + half, r, run.scale[half]);
         if (layout->minimum) skl__scale_write(layout, tile, 1, run_index, r, run.minimum);
@@ -2619,32 +2623,41 @@ SKL_API skl_status skl_pack(const skl_layout *layout, int type, const void *rows
     return SKL_OK;
 }
 
-/* One group of one row into lane r of a zeroed tile. Returns 0 if a value or its scale is not finite.        x  [group] */
-static int skl__pack_group(const skl_layout *layout, const float *x, size_t group, unsigned char *tile, size_t r)
+/* One row into lane r of a zeroed tile. Returns 0 if a value or a scale is not finite.        x  [columns] */
+static int skl__pack_values_row(const skl_layout *layout, const float *x, unsigned char *tile, size_t r)
 {
-    const size_t n = (size_t)layout->group;
-    const float scale = skl__symmetric_scale(x, n, layout->bits), inverse = skl__inverse(scale);
-    size_t i;
+    const size_t columns = (size_t)layout->columns, n = (size_t)layout->group;
+    int8_t codes[SKL__RUN];
+    float inverse = 0.0f;
+    size_t k, i;
 
-    if (!skl__all_finite(x, n)) return 0;
-    for (i = 0; i < n; i++)
-        skl__code_write(tile, layout->bits, group * n + i, r, skl__symmetric_code(x[i] * inverse, layout->bits));
-    skl__scale_write(layout, tile, 0, group, r, scale);
-    return skl__is_finite(skl__scale_read(layout, tile, 0, group, r));
+    if (!skl__all_finite(x, columns)) return 0;
+    for (k = 0; k < columns; k += SKL__RUN) {
+        for (i = 0; i < SKL__RUN; i++) {
+            if ((k + i) % n == 0) {
+                const float scale = skl__symmetric_scale(x + k + i, n, layout->bits);
+                inverse = skl__inverse(scale);
+                skl__scale_write(layout, tile, 0, (k + i) / n, r, scale);
+                if (!skl__is_finite(skl__scale_read(layout, tile, 0, (k + i) / n, r))) return 0;
+            }
+            codes[i] = skl__symmetric_code(x[k + i] * inverse, layout->bits);
+        }
+        skl__run_write(tile, layout->bits, k / SKL__RUN, r, codes);
+    }
+    return 1;
 }
 
 SKL_API skl_status skl_pack_values(const skl_layout *layout, const float *values, void *out)
 {
     const uint64_t tile_bytes = skl_packed_tile_bytes(layout);
-    size_t row, group;
+    size_t row;
 
     if (!tile_bytes || !values || !out || layout->minimum || !skl__fits_size(skl_packed_bytes(layout))) return SKL_BAD_ARGUMENT;
     memset(out, 0, (size_t)skl_packed_bytes(layout));
     for (row = 0; row < layout->rows; row++)
-        for (group = 0; group < layout->columns / layout->group; group++)
-            if (!skl__pack_group(layout, values + row * (size_t)layout->columns + group * (size_t)layout->group, group,
-                                 (unsigned char *)out + row / SKL__TILE * (size_t)tile_bytes, row % SKL__TILE))
-                return SKL_NOT_FINITE;
+        if (!skl__pack_values_row(layout, values + row * (size_t)layout->columns,
+                                  (unsigned char *)out + row / SKL__TILE * (size_t)tile_bytes, row % SKL__TILE))
+            return SKL_NOT_FINITE;
     return SKL_OK;
 }
 
@@ -3224,7 +3237,7 @@ SKL__INLINE SKL__TARGET(SKL__AVX2) void skl__stream_run_256(__m256i (*isum)[2][2
                                                               const int vectors, skl__dot_256 *dot, const int chain)
 {
     const __m256i low = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1);
-    __m256i pair[4][2], line[2], high[2], x_line, x_high;
+    __m256i pair[SKL__BLOCK_TOKENS][2], line[2], high[2], x_line, x_high;
     int c;
 
     if (chain) { SKL__EACH_TOKEN(width, SKL__EACH_VECTOR(vectors, pair[t][j] = _mm256_setzero_si256())) }
@@ -3276,16 +3289,16 @@ SKL__INLINE SKL__TARGET(SKL__AVX2) void skl__stream_256(const skl__x86_job *job,
     const unsigned char *from = parts.codes;
     const size_t units = w->columns / job->unit, units_per_group = w->group / job->unit, scale_bytes = w->wide ? 4 : 2;
     const __m256i flip = _mm256_set1_epi8((char)job->flip);
-    const int8_t *x[4];
-    const int32_t *sums[4];
-    const float *x_scales[4];
-    __m256i isum[4][2][2], total;
-    __m256 acc[4][2], scale[2], least[2], x_scale;
+    const int8_t *x[SKL__BLOCK_TOKENS];
+    const int32_t *sums[SKL__BLOCK_TOKENS];
+    const float *x_scales[SKL__BLOCK_TOKENS];
+    __m256i isum[SKL__BLOCK_TOKENS][2][2], total;
+    __m256 acc[SKL__BLOCK_TOKENS][2], scale[2], least[2], x_scale;
     size_t u, k = 0, end, group = 0, left = units_per_group;
     int32_t sum;
     int c;
 
-    SKL__EACH_TOKEN(width, const size_t at = token + (t < tokens ? t : tokens - 1);
+    SKL__EACH_TOKEN(width, const size_t at = token + (t < tokens ? (size_t)t : tokens - 1);
                     x[t] = acts->codes + at * acts->stride;
                     sums[t] = acts->sums + at * (acts->columns / 32);
                     x_scales[t] = acts->scales + at * (acts->row ? 1 : acts->columns / 32);
@@ -3550,7 +3563,7 @@ SKL__INLINE SKL__TARGET(SKL__AVX512) void skl__stream_run_512(__m512i (*isum)[2]
                                                               const int vectors, skl__dot_512 *dot, const int chain)
 {
     const __m512i low = _mm512_set1_epi8(15), ones = _mm512_set1_epi16(1);
-    __m512i pair[4][2], line[2], high[2], x_line, x_high;
+    __m512i pair[SKL__BLOCK_TOKENS][2], line[2], high[2], x_line, x_high;
     int c;
 
     if (chain) { SKL__EACH_TOKEN(width, SKL__EACH_VECTOR(vectors, pair[t][j] = _mm512_setzero_si512())) }
@@ -3603,16 +3616,16 @@ SKL__INLINE SKL__TARGET(SKL__AVX512) void skl__stream_512(const skl__x86_job *jo
     const unsigned char *from = parts.codes;
     const size_t units = w->columns / job->unit, units_per_group = w->group / job->unit, scale_bytes = w->wide ? 4 : 2;
     const __m512i flip = _mm512_set1_epi8((char)job->flip);
-    const int8_t *x[4];
-    const int32_t *sums[4];
-    const float *x_scales[4];
-    __m512i isum[4][2][2], total;
-    __m512 acc[4][2], scale[2], least[2], x_scale;
+    const int8_t *x[SKL__BLOCK_TOKENS];
+    const int32_t *sums[SKL__BLOCK_TOKENS];
+    const float *x_scales[SKL__BLOCK_TOKENS];
+    __m512i isum[SKL__BLOCK_TOKENS][2][2], total;
+    __m512 acc[SKL__BLOCK_TOKENS][2], scale[2], least[2], x_scale;
     size_t u, k = 0, end, group = 0, left = units_per_group;
     int32_t sum;
     int c;
 
-    SKL__EACH_TOKEN(width, const size_t at = token + (t < tokens ? t : tokens - 1);
+    SKL__EACH_TOKEN(width, const size_t at = token + (t < tokens ? (size_t)t : tokens - 1);
                     x[t] = acts->codes + at * acts->stride;
                     sums[t] = acts->sums + at * (acts->columns / 32);
                     x_scales[t] = acts->scales + at * (acts->row ? 1 : acts->columns / 32);
@@ -8138,6 +8151,7 @@ struct skl_session {
     skl__kv_shape kv_shape;
     unsigned char *kv;                 /* [layers][kv_heads][kv_shape.head] */
     int32_t *tokens;                   /* [context] held */
+    size_t *rows;                      /* [chunk] whose logits are wanted */
     size_t position;
     skl_error error;
     /* one chunk; q_width = heads * head_dim, kv_width = kv_heads * head_dim */
@@ -8190,6 +8204,7 @@ static void skl__place_scratch(skl_session *s, skl__arena *arena)
     const uint64_t widest = skl__widest(c), slots = skl__depth_slots(c);
 
     s->tokens = (int32_t *)skl__arena_take(arena, s->desc.context, sizeof *s->tokens);
+    s->rows = (size_t *)skl__arena_take(arena, chunk, sizeof *s->rows);
     s->hidden = skl__take_floats(arena, chunk, c->width);
     s->normed = skl__take_floats(arena, chunk, c->width);
     s->output = skl__take_floats(arena, chunk, c->width);
@@ -8492,8 +8507,16 @@ static void skl__products_task(void *arg, size_t item)
                                                                                   p->acts, p->tokens);
 }
 
-/* Items are large enough to be worth taking, and enough of them that a slow core can be left behind: about eight a thread, of
- * an even number of tiles, which is what kernels for many tokens like best. */
+/* Tiles per item: about eight items a thread, so that a slow core can be left behind, but no more than a millisecond's worth in
+ * each, and for many tokens enough of them to be worth the kernel's preparations. */
+static size_t skl__tiles_per_item(size_t total, size_t threads, size_t tokens)
+{
+    const size_t share = total / (threads * 8), least = tokens > 1 ? 8 : 2, most = 32;
+
+    if (threads == 1) return total;
+    return (share < least ? least : share > most ? most : share + 1) / 2 * 2;
+}
+
 static void skl__products_run(skl__products *p, const skl__pass *pass, const skl__acts *acts, size_t tokens)
 {
     const size_t threads = pass->s->pool->threads;
@@ -9183,7 +9206,7 @@ static SKL__NOINLINE skl_status skl__eval_chunk(skl_session *s, const skl__eval 
 {
     const size_t vocab = s->model->config.vocab;
     skl__pass pass;
-    size_t rows[16], wanted;
+    size_t wanted = 0, row;
 
     pass.s = s;
     pass.lanes = s->kernels->lanes;
@@ -9191,16 +9214,12 @@ static SKL__NOINLINE skl_status skl__eval_chunk(skl_session *s, const skl__eval 
     pass.start = s->position;
     pass.layer = 0;
     if (!skl__run_layers(&pass)) return skl__fail(&s->error, SKL_CANCELLED, SKL_NO_OFFSET, "", "evaluation was cancelled");
-    while (*done < eval->n_rows && skl__eval_row(eval, *done) < begin + n) {
-        for (wanted = 0; wanted < 16 && *done + wanted < eval->n_rows &&
-             skl__eval_row(eval, *done + wanted) < begin + n; wanted++)
-            rows[wanted] = skl__eval_row(eval, *done + wanted) - begin;
-        if (!skl__run_head(&pass, rows, wanted, eval->logits + *done * vocab))
-            return skl__fail(&s->error, SKL_NOT_FINITE, SKL_NO_OFFSET, "logits",
-                             "the logits of the token at position %lu or soon after are not finite",
-                             (unsigned long)(pass.start + rows[0]));
-        *done += wanted;
-    }
+    while (*done + wanted < eval->n_rows && (row = skl__eval_row(eval, *done + wanted)) < begin + n) s->rows[wanted++] = row - begin;
+    if (wanted && !skl__run_head(&pass, s->rows, wanted, eval->logits + *done * vocab))
+        return skl__fail(&s->error, SKL_NOT_FINITE, SKL_NO_OFFSET, "logits",
+                         "logits of a token between positions %lu and %lu are not finite", (unsigned long)s->position,
+                         (unsigned long)(s->position + n - 1));
+    *done += wanted;
     return SKL_OK;
 }
 
