@@ -20,23 +20,22 @@
  *
  * CONTENTS - every section is found by its tag
  *
- *     >>options        build options                       >>kernels      the kernel table and CPU detection
- *     >>status         status codes and messages           >>sharing      work sharing between threads
- *     >>allocator      allocator and cancel                >>attention    token attention and the KV cache
- *     >>gguf-api       files: metadata and tensors         >>depth        depth routing
- *     >>model-api      models                              >>model        model binding and validation
- *     >>session-api    sessions                            >>session      session memory
- *     >>sampling-api   sampling                            >>forward      the forward pass
- *     >>format-api     weight formats and packing          >>sampling     sampling
- *     >>cpu-api        kernel levels and threads           >>licence      licence
- *     --- implementation ---
- *     >>platform       compilers, atomics, FP environment
- *     >>checked        checked arithmetic, bounded cursor
+ *     >>options        build options                       >>x86  >>arm    their SIMD twins
+ *     >>status         status codes and messages           >>lanes         float kernels, written once for all vector units
+ *     >>allocator      allocator and cancel                >>kernels       the kernel table and CPU detection
+ *     >>gguf-api       files: metadata and tensors         >>sharing       work sharing between threads
+ *     >>model-api      models                              >>math          logarithm, power, sine in double
+ *     >>session-api    sessions                            >>model         model binding and validation
+ *     >>sampling-api   sampling                            >>attention     the KV cache
+ *     >>format-api     weight formats and packing          >>session       session memory
+ *     >>cpu-api        kernel levels and threads           >>forward       the forward pass
+ *     --- implementation ---                               >>depth         depth routing
+ *     >>platform       compilers, atomics, FP environment  >>sampling      sampling
+ *     >>checked        checked arithmetic, bounded cursor  >>licence       licence
  *     >>gguf           reading and validating GGUF
- *     >>formats        block formats and the packed layout
- *     >>scalar         reference integer kernels
- *     >>x86  >>arm     their SIMD twins
- *     >>lanes          float kernels on sixteen lanes
+ *     >>half           half precision
+ *     >>formats        block formats, the packed layout
+ *     >>scalar         integer kernels, as they are defined
  */
 #ifndef SINKLESS_H
 #define SINKLESS_H
@@ -323,7 +322,8 @@ SKL_API skl_status skl_eval_rows(skl_session *session, const int32_t *tokens, si
                                  float *logits);
 
 /* Makes the session hold exactly these n tokens, keeping the longest common prefix. *reused (may be NULL) receives the number
- * of tokens that were not evaluated again. With logits [vocab] the last token is always evaluated, so that there are some. */
+ * of tokens that were not evaluated again. With logits [vocab] the last token is always evaluated, so that there are some.
+ * Errors as skl_eval; SKL_CONTEXT_FULL and SKL_BAD_ARGUMENT leave the session as it was. */
 SKL_API skl_status skl_session_sync(skl_session *session, const int32_t *tokens, size_t n, size_t *reused, float *logits);
 
 /* Forgets all but the first n tokens. SKL_BAD_ARGUMENT if it holds fewer. */
@@ -2307,7 +2307,7 @@ static void skl__block_read(float *values, int type, const unsigned char *block)
     }
 }
 
-SKL_API skl_status skl_dequantize(int type, const void *data, size_t n, float *values)
+static SKL__NOINLINE skl_status skl__dequantize(int type, const void *data, size_t n, float *values)
 {
     const size_t block = skl_type_block(type), bytes = skl_type_bytes(type);
     size_t i;
@@ -2316,6 +2316,15 @@ SKL_API skl_status skl_dequantize(int type, const void *data, size_t n, float *v
     if (n % block || (n && (!data || !values))) return SKL_BAD_ARGUMENT;
     for (i = 0; i < n / block; i++) skl__block_read(values + i * block, type, (const unsigned char *)data + i * bytes);
     return SKL_OK;
+}
+
+SKL_API skl_status skl_dequantize(int type, const void *data, size_t n, float *values)
+{
+    const skl__fp_env env = skl__fp_begin();
+    const skl_status status = skl__dequantize(type, data, n, values);
+
+    skl__fp_end(env);
+    return status;
 }
 
 /* The value of largest magnitude, the first of equals.        x  [n] */
@@ -2466,7 +2475,7 @@ static int skl__block_write(unsigned char *block, int type, const float *x)
     return skl__is_finite(skl__f16_to_f32(skl__f32_to_f16(scale))) && skl__is_finite(skl__f16_to_f32(skl__f32_to_f16(minimum)));
 }
 
-SKL_API skl_status skl_quantize(int type, const float *values, size_t n, void *out)
+static SKL__NOINLINE skl_status skl__quantize(int type, const float *values, size_t n, void *out)
 {
     const size_t block = skl_type_block(type), bytes = skl_type_bytes(type);
     size_t i;
@@ -2476,6 +2485,15 @@ SKL_API skl_status skl_quantize(int type, const float *values, size_t n, void *o
     for (i = 0; i < n / block; i++)
         if (!skl__block_write((unsigned char *)out + i * bytes, type, values + i * block)) return SKL_NOT_FINITE;
     return SKL_OK;
+}
+
+SKL_API skl_status skl_quantize(int type, const float *values, size_t n, void *out)
+{
+    const skl__fp_env env = skl__fp_begin();
+    const skl_status status = skl__quantize(type, values, n, out);
+
+    skl__fp_end(env);
+    return status;
 }
 
 /* --- the packed layout --- */
@@ -2606,7 +2624,7 @@ static int skl__pack_tile(const skl_layout *layout, int type, const unsigned cha
     return 1;
 }
 
-SKL_API skl_status skl_pack(const skl_layout *layout, int type, const void *rows, void *out)
+static SKL__NOINLINE skl_status skl__pack(const skl_layout *layout, int type, const void *rows, void *out)
 {
     const uint64_t tile_bytes = skl_packed_tile_bytes(layout);
     skl_layout exact;
@@ -2621,6 +2639,15 @@ SKL_API skl_status skl_pack(const skl_layout *layout, int type, const void *rows
         if (!skl__pack_tile(layout, type, (const unsigned char *)rows, i, (unsigned char *)out + i * (size_t)tile_bytes))
             return SKL_NOT_FINITE;
     return SKL_OK;
+}
+
+SKL_API skl_status skl_pack(const skl_layout *layout, int type, const void *rows, void *out)
+{
+    const skl__fp_env env = skl__fp_begin();
+    const skl_status status = skl__pack(layout, type, rows, out);
+
+    skl__fp_end(env);
+    return status;
 }
 
 /* One row into lane r of a zeroed tile. Returns 0 if a value or a scale is not finite.        x  [columns] */
@@ -2647,7 +2674,7 @@ static int skl__pack_values_row(const skl_layout *layout, const float *x, unsign
     return 1;
 }
 
-SKL_API skl_status skl_pack_values(const skl_layout *layout, const float *values, void *out)
+static SKL__NOINLINE skl_status skl__pack_values(const skl_layout *layout, const float *values, void *out)
 {
     const uint64_t tile_bytes = skl_packed_tile_bytes(layout);
     size_t row;
@@ -2661,7 +2688,16 @@ SKL_API skl_status skl_pack_values(const skl_layout *layout, const float *values
     return SKL_OK;
 }
 
-SKL_API skl_status skl_unpack_row(const skl_layout *layout, const void *packed, uint64_t row, float *values)
+SKL_API skl_status skl_pack_values(const skl_layout *layout, const float *values, void *out)
+{
+    const skl__fp_env env = skl__fp_begin();
+    const skl_status status = skl__pack_values(layout, values, out);
+
+    skl__fp_end(env);
+    return status;
+}
+
+static SKL__NOINLINE skl_status skl__unpack_row(const skl_layout *layout, const void *packed, uint64_t row, float *values)
 {
     const uint64_t tile_bytes = skl_packed_tile_bytes(layout);
     const unsigned char *tile;
@@ -2679,6 +2715,15 @@ SKL_API skl_status skl_unpack_row(const skl_layout *layout, const void *packed, 
         if (layout->minimum) values[k] += skl__scale_read(layout, tile, 1, group, r);
     }
     return SKL_OK;
+}
+
+SKL_API skl_status skl_unpack_row(const skl_layout *layout, const void *packed, uint64_t row, float *values)
+{
+    const skl__fp_env env = skl__fp_begin();
+    const skl_status status = skl__unpack_row(layout, packed, row, values);
+
+    skl__fp_end(env);
+    return status;
 }
 /* =====================================================================================================================
  * >>scalar                                                                           Integer kernels, as they are defined
@@ -5546,7 +5591,7 @@ SKL__FUNCTION skl__v SKL__LANE(skl__vexp)(skl__v x)
     return skl__vmul(p, skl__vpow2(skl__vadd(n, magic)));
 }
 
-/* 1 / (1 + exp(-x)), from exp(-|x|) so that nothing overflows and small results keep their digits. */
+/* 1 / (1 + exp(-x)), from exp(-|x|) so that nothing overflows and small results keep their digits. Error below 2.5 ulp. */
 SKL__FUNCTION skl__v SKL__LANE(skl__vsigmoid)(skl__v x)
 {
     const skl__v zero = skl__vset(0.0f), one = skl__vset(1.0f);
@@ -5554,9 +5599,11 @@ SKL__FUNCTION skl__v SKL__LANE(skl__vsigmoid)(skl__v x)
     return skl__vdiv(skl__vless(x, zero, e, one), skl__vadd(one, e));
 }
 
+/* Error below 3 ulp; below x = -87, where the sigmoid is subnormal, |x| units of the smallest float more. */
 SKL__FUNCTION skl__v SKL__LANE(skl__vsilu)(skl__v x) { return skl__vmul(x, SKL__LANE(skl__vsigmoid)(x)); }
 
-/* The tanh form, as x sigmoid(2 u): the same value without the cancellation of 1 + tanh(u). */
+/* The tanh form, as x sigmoid(2 u): the same value without the cancellation of 1 + tanh(u). Error below 3 ulp; for negative x,
+ * where the rounding of u counts, 4 |u| ulp more. */
 SKL__FUNCTION skl__v SKL__LANE(skl__vgelu)(skl__v x)
 {
     const skl__v cube = skl__vmul(skl__vmul(x, x), x);
@@ -5564,7 +5611,7 @@ SKL__FUNCTION skl__v SKL__LANE(skl__vgelu)(skl__v x)
     return skl__vmul(x, SKL__LANE(skl__vsigmoid)(u));
 }
 
-/* Odd polynomial below 0.625, 1 - 2 / (exp(2|x|) + 1) above. */
+/* Odd polynomial below 0.625, 1 - 2 / (exp(2|x|) + 1) above. Error below 1.5 ulp. */
 SKL__FUNCTION skl__v SKL__LANE(skl__vtanh)(skl__v x)
 {
     const skl__v one = skl__vset(1.0f), zero = skl__vset(0.0f), a = skl__vabs(x), square = skl__vmul(x, x);
@@ -6694,10 +6741,14 @@ static const skl__kernels skl__kernel_table[] = {
 #endif
 #if SKL__ARM_KERNELS
     {SKL_ISA_NEON, skl__matmul_q4_a8_neon, skl__matmul_q4_a4_neon, skl__matmul_q8_a8_neon, &skl__lane_kernels_neon},
-    {SKL_ISA_NEON_DOTPROD, skl__matmul_q4_a8_neon_dotprod, skl__matmul_q4_a8_neon_dotprod, skl__matmul_q8_a8_neon_dotprod,
-     &skl__lane_kernels_neon},
+#if SKL__HAS_NEON_DOTPROD
+    {SKL_ISA_NEON_DOTPROD, skl__matmul_q4_a8_neon_dotprod, skl__matmul_q4_a8_neon_dotprod,
+     skl__matmul_q8_a8_neon_dotprod, &skl__lane_kernels_neon},
+#endif
+#if SKL__HAS_NEON_I8MM
     {SKL_ISA_NEON_I8MM, skl__matmul_q4_a8_neon_i8mm, skl__matmul_q4_a8_neon_i8mm, skl__matmul_q8_a8_neon_i8mm,
      &skl__lane_kernels_neon},
+#endif
 #endif
 };
 
@@ -7029,8 +7080,9 @@ static void skl__parallel(skl__pool *pool, size_t count, skl__task *task, void *
  * >>math                                                                                    Mathematics in double
  *
  * Logarithm, exponential, power, sine and cosine for the few places that need them at full precision: rotary angles and the
- * constants of a model. libm's bits differ between systems; these are the same everywhere. Errors: below 2 ulp of double for
- * log and exp, 4e-16 absolute for sine and cosine up to 1e9.
+ * constants of a model. libm's bits differ between systems; these are the same everywhere. Errors: below 3 ulp of double for
+ * log, 1.5 ulp for exp, 1.5 (1 + |y log x|) ulp for pow, 6e-8 relative for softplus; for sine and cosine 4e-16 absolute up to
+ * 1.6e6, beyond that 1.2e-16 |x|.
  * ================================================================================================================== */
 
 static double skl__mul64(double a, double b) /* rounded, never fused into a sum */
@@ -7068,7 +7120,7 @@ static double skl__log(double x)
                       0.693147180369123816490) + (skl__mul64((double)exponent, 1.90821492927058770002e-10) + s);
 }
 
-/* x = n ln 2 + r; Taylor series of exp(r), |r| <= 0.35. */
+/* x = n ln 2 + r; Taylor series of exp(r), |r| <= 0.35. 0 below -708, exp(709) above 709. */
 static double skl__exp64(double x)
 {
     static const double c[] = {1.0, 1.0, 1.0 / 2, 1.0 / 6, 1.0 / 24, 1.0 / 120, 1.0 / 720, 1.0 / 5040, 1.0 / 40320,
@@ -7076,6 +7128,7 @@ static double skl__exp64(double x)
                                1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600, 1.0 / 6227020800.0};
     double n, r;
 
+    if (x != x) return x;
     if (x > 709.0) x = 709.0;
     if (x < -708.0) return 0.0;
     n = floor(skl__mul64(x, 1.44269504088896340736) + 0.5);
@@ -7094,7 +7147,8 @@ static double skl__softplus(double x)
     return x < -20.0 ? skl__exp64(x) : x > 40.0 ? x : skl__log(1.0 + skl__exp64(x));
 }
 
-/* Quarter turns are taken off with pi / 2 in three parts, of which the first two leave room for n < 2^31; series on [-pi/4, pi/4]. */
+/* Quarter turns are taken off with pi / 2 in three parts, of which the first two leave room for n < 2^20; series on [-pi/4, pi/4].
+ * |x| < 1e18. */
 static void skl__sincos(double x, double *sine, double *cosine)
 {
     static const double s[] = {1.0, -1.0 / 6, 1.0 / 120, -1.0 / 5040, 1.0 / 362880, -1.0 / 39916800, 1.0 / 6227020800.0,
@@ -7513,6 +7567,7 @@ static skl_status skl__bind_vector(skl__binder *b, const char *site, const char 
     *vector = NULL;
     if (presence == SKL__NEVER) return SKL_OK;
     if (skl__bind_find(b, name.text, &tensor, &index)) return skl__bind_absent(b, name.text, presence);
+    if (tensor.dims > 2) return skl__model_fail(b, name.text, "it must have one or two dimensions");
     SKL__TRY(skl__bind_shape(b, name.text, tensor.shape, n, 1));
     if (tensor.type == SKL_TYPE_I8 || skl_type_bytes(tensor.type) == 0)
         return skl__fail(b->error, SKL_UNSUPPORTED, SKL_NO_OFFSET, name.text, "type %s cannot be read",
@@ -7828,6 +7883,9 @@ static skl_status skl__bind_rope(skl__binder *b)
     for (j = 0; factors && j < model->config.n_rot / 2; j++)
         if (!(factors[j] > 0.0f)) return skl__model_fail(b, "rope_freqs.weight", "a factor is not positive");
     skl__rope_frequencies(model, factors, frequencies);
+    for (j = 0; j < model->config.n_rot / 2; j++) /* skl__sincos has its limit, and no model turns faster than 1 */
+        if (!(frequencies[j] >= 0.0 && frequencies[j] <= 1e6))
+            return skl__model_fail(b, skl__key_of(b, "rope").text, "a rotary frequency is out of range");
     model->frequencies = frequencies;
     return SKL_OK;
 }
@@ -8082,12 +8140,12 @@ SKL_API void skl_model_close(skl_model *model)
     skl__free(&allocator, model);
 }
 
-SKL_API const skl_gguf *skl_model_gguf(const skl_model *model) { return model->gguf; }
-SKL_API size_t skl_model_vocab(const skl_model *model) { return model->config.vocab; }
-SKL_API size_t skl_model_context(const skl_model *model) { return model->config.context; }
-SKL_API size_t skl_model_layers(const skl_model *model) { return model->config.layers; }
-SKL_API size_t skl_model_width(const skl_model *model) { return model->config.width; }
-SKL_API uint64_t skl_model_bytes_per_token(const skl_model *model) { return model->bytes_per_token; }
+SKL_API const skl_gguf *skl_model_gguf(const skl_model *model) { return model ? model->gguf : NULL; }
+SKL_API size_t skl_model_vocab(const skl_model *model) { return model ? model->config.vocab : 0; }
+SKL_API size_t skl_model_context(const skl_model *model) { return model ? model->config.context : 0; }
+SKL_API size_t skl_model_layers(const skl_model *model) { return model ? model->config.layers : 0; }
+SKL_API size_t skl_model_width(const skl_model *model) { return model ? model->config.width : 0; }
+SKL_API uint64_t skl_model_bytes_per_token(const skl_model *model) { return model ? model->bytes_per_token : 0; }
 
 /* =====================================================================================================================
  * >>attention                                                                             Token attention and the KV cache
@@ -8369,15 +8427,22 @@ SKL_API void skl_session_close(skl_session *session)
     skl__free(&allocator, session->memory);
 }
 
-SKL_API size_t skl_session_position(const skl_session *session) { return session->position; }
-SKL_API size_t skl_session_context(const skl_session *session) { return session->desc.context; }
-SKL_API const int32_t *skl_session_tokens(const skl_session *session) { return session->tokens; }
-SKL_API size_t skl_session_threads(const skl_session *session) { return session->pool->threads; }
-SKL_API skl_isa skl_session_isa(const skl_session *session) { return session->kernels->isa; }
-SKL_API const skl_error *skl_session_error(const skl_session *session) { return &session->error; }
+SKL_API size_t skl_session_position(const skl_session *session) { return session ? session->position : 0; }
+SKL_API size_t skl_session_context(const skl_session *session) { return session ? session->desc.context : 0; }
+SKL_API const int32_t *skl_session_tokens(const skl_session *session) { return session ? session->tokens : NULL; }
+SKL_API size_t skl_session_threads(const skl_session *session) { return session ? session->pool->threads : 0; }
+SKL_API skl_isa skl_session_isa(const skl_session *session) { return session ? session->kernels->isa : SKL_ISA_DEFAULT; }
+
+SKL_API const skl_error *skl_session_error(const skl_session *session)
+{
+    static const skl_error none = {SKL_BAD_ARGUMENT, SKL_NO_OFFSET, "session", "there is no session"};
+
+    return session ? &session->error : &none;
+}
 
 SKL_API skl_status skl_session_truncate(skl_session *session, size_t n)
 {
+    if (!session) return SKL_BAD_ARGUMENT;
     if (n > session->position)
         return skl__fail(&session->error, SKL_BAD_ARGUMENT, SKL_NO_OFFSET, "n", "cannot keep %lu tokens of %lu",
                          (unsigned long)n,
@@ -9268,6 +9333,7 @@ SKL_API skl_status skl_eval_rows(skl_session *session, const int32_t *tokens, si
 {
     skl__eval eval;
 
+    if (!session) return SKL_BAD_ARGUMENT;
     eval.n = n;
     eval.rows = rows;
     eval.n_rows = n_rows;
@@ -9280,6 +9346,7 @@ SKL_API skl_status skl_eval(skl_session *session, const int32_t *tokens, size_t 
 {
     skl__eval eval;
 
+    if (!session) return SKL_BAD_ARGUMENT;
     eval.n = n;
     eval.rows = NULL;
     eval.n_rows = logits && n ? 1 : 0;
@@ -9290,22 +9357,24 @@ SKL_API skl_status skl_eval(skl_session *session, const int32_t *tokens, size_t 
 SKL_API skl_status skl_session_sync(skl_session *session, const int32_t *tokens, size_t n, size_t *reused, float *logits)
 {
     skl_status status;
-    size_t common = 0;
+    size_t common = 0, held;
     skl__eval eval;
 
+    if (!session) return SKL_BAD_ARGUMENT;
+    held = session->position;
     if (!tokens && n) return skl__session_bad(&session->error, "tokens", "tokens must be given");
-    while (common < n && common < session->position && tokens[common] == session->tokens[common]) common++;
+    if (n > session->desc.context)
+        return skl__fail(&session->error, SKL_CONTEXT_FULL, SKL_NO_OFFSET, "context", "%lu tokens do not fit a context of %lu", (unsigned long)n,
+                         (unsigned long)session->desc.context);
+    while (common < n && common < held && tokens[common] == session->tokens[common]) common++;
     if (common == n && n && logits) common--;
     eval.n = n - common;
     eval.rows = NULL;
     eval.n_rows = logits && n ? 1 : 0;
     eval.logits = logits;
-    if (n > session->desc.context)
-        return skl__fail(&session->error, SKL_CONTEXT_FULL, SKL_NO_OFFSET, "context", "%lu tokens do not fit a context of %lu",
-                         (unsigned long)n,
-                         (unsigned long)session->desc.context);
     session->position = common;
     status = skl__eval_tokens(session, n ? tokens + common : tokens, &eval);
+    if (status == SKL_BAD_ARGUMENT) session->position = held; /* refused before anything was forgotten */
     if (status == SKL_OK && reused) *reused = common;
     return status;
 }
@@ -9425,26 +9494,23 @@ static void skl__heap_sink(skl__candidate *heap, size_t root, size_t n)
     heap[root] = moved;
 }
 
-/* Copies the logits, checks them, and divides or multiplies those of recent tokens, each once. */
+/* Copies the logits, divides or multiplies those of recent tokens, each once, and checks what came out. */
 static skl_status skl__penalise(skl_sampler *s, const float *logits, const int32_t *recent, size_t n_recent)
 {
     const float penalty = s->desc.repetition_penalty;
     size_t i, finite = 0;
 
-    for (i = 0; i < s->desc.vocab; i++) {
-        const uint32_t bits = skl__f32_to_bits(logits[i]);
-        if (skl__is_finite(logits[i])) finite++;
-        else if (bits != 0xff800000u) return SKL_NOT_FINITE; /* anything but -infinity */
-        s->logits[i] = logits[i];
-    }
-    if (!finite) return SKL_NOT_FINITE;
-    if (penalty == 0.0f || penalty == 1.0f) return SKL_OK;
-    for (i = 0; i < n_recent; i++) {
+    memcpy(s->logits, logits, s->desc.vocab * sizeof *logits);
+    for (i = 0; penalty != 0.0f && penalty != 1.0f && i < n_recent; i++) {
         const size_t token = (size_t)recent[i];
         const float logit = logits[token];
         s->logits[token] = logit > 0.0f ? logit / penalty : logit * penalty; /* from the original: repeats count once */
     }
-    return SKL_OK;
+    for (i = 0; i < s->desc.vocab; i++) {
+        if (skl__is_finite(s->logits[i])) finite++;
+        else if (skl__f32_to_bits(s->logits[i]) != 0xff800000u) return SKL_NOT_FINITE; /* anything but -infinity */
+    }
+    return finite ? SKL_OK : SKL_NOT_FINITE;
 }
 
 /* The n best candidates in order at the front of the list: how many there are after top-k, top-p and min-p; their probabilities,
@@ -9458,7 +9524,7 @@ static size_t skl__shortlist(skl_sampler *s, float *mass)
 
     for (i = 0; i < vocab; i++) {
         if (!skl__is_finite(s->logits[i])) continue;
-        heap[left].logit = s->logits[i] / s->desc.temperature;
+        heap[left].logit = s->logits[i];
         heap[left++].token = (int32_t)i;
     }
     for (i = left / 2; i-- > 0;) skl__heap_sink(heap, i, left);
@@ -9470,7 +9536,8 @@ static size_t skl__shortlist(skl_sampler *s, float *mass)
         heap[left] = best;
     }
     memmove(heap, heap + left, n * sizeof *heap); /* ascending: the best is heap[n - 1] */
-    for (i = 0; i < n; i++) s->logits[i] = heap[n - 1 - i].logit - heap[n - 1].logit;
+    /* the difference first: logits over a tiny temperature would all be infinite */
+    for (i = 0; i < n; i++) s->logits[i] = (heap[n - 1 - i].logit - heap[n - 1].logit) / s->desc.temperature;
     s->lanes->exp(s->logits, n);
     for (i = 0; i < n; i++) total += s->logits[i];
     for (kept = 0; kept < n; kept++) {

@@ -313,9 +313,9 @@ static skl__matrix matrix_of(const bench *b, const matrix_case *c, size_t rows)
         layout.columns = KERNEL_COLUMNS;
         layout.group = c->group;
         w.stride = (size_t)skl_packed_tile_bytes(&layout);
-        w.rows = rows ? rows : (BENCH_BUFFER - BENCH_PIECE) / w.stride * SKL__TILE;
+        w.rows = rows ? rows : BENCH_BUFFER / w.stride * SKL__TILE;
     } else {
-        w.rows = rows ? rows : (BENCH_BUFFER - BENCH_PIECE) / w.stride / SKL__TILE * SKL__TILE;
+        w.rows = rows ? rows : BENCH_BUFFER / w.stride / SKL__TILE * SKL__TILE;
     }
     return w;
 }
@@ -499,7 +499,7 @@ static void attend_bench(bench *b, const skl__kernels *kernels, int kv, const ch
     call.kv = (skl_kv)kv;
     call.shape = skl__kv_shape_of(call.kv, ATTEND_DIM, ATTEND_KEYS);
     call.queries = prompt ? SKL__QUERIES : 2;
-    call.heads = prompt ? b->limit.pool->threads : (BENCH_BUFFER - BENCH_PIECE) / (size_t)call.shape.head;
+    call.heads = prompt ? b->limit.pool->threads : BENCH_BUFFER / (size_t)call.shape.head;
     skl__parallel(b->limit.pool, call.heads, attend_fill, &call);
     snprintf(name, sizeof name, "attention %s, %s", kv_name, prompt ? "prompt" : "decode");
     r.limit_unit = r.unit;

@@ -9,15 +9,14 @@
 #ifndef BENCH_LIMITS_H
 #define BENCH_LIMITS_H
 
-#define BENCH_BUFFER ((size_t)640 << 20) /* bytes */
+#define BENCH_BUFFER ((size_t)512 << 20) /* bytes */
 #define BENCH_PIECE ((size_t)2 << 20)    /* bytes that a thread takes at a time */
 #define BENCH_CHAINS 16                  /* independent accumulators: enough for any latency and number of ports */
 
 typedef struct limits {
     skl__pool *pool;
     unsigned char *memory;               /* of malloc; owns buffer */
-    unsigned char *buffer;               /* [BENCH_BUFFER], 64-byte aligned */
-    size_t next;                         /* piece at which the next reading begins */
+    unsigned char *buffer;               /* [BENCH_BUFFER + BENCH_PIECE], 64-byte aligned; the last piece is only hinted at */
     int way;                             /* best way of reading on this machine */
 } limits;
 
@@ -27,46 +26,39 @@ static volatile uint64_t bench_sink;
 /* =====================================================================================================================
  * Reading
  *
- * A way of reading: four loads a step, `apart` bytes from each other, so that a piece is one stream or four; with or
- * without asking for what comes later.
+ * A way of reading: four loads a step, side by side or from four streams, with a hint about what comes later or without.
+ * Streams matter where pages are small: hardware stops prefetching at the end of a page.
  * ================================================================================================================== */
 
 typedef struct read_way {
     size_t streams;                      /* 1 or 4 */
-    size_t ahead;                        /* bytes; 0 = leave it to the hardware */
+    size_t ahead;                        /* bytes from a load to what is hinted at; 0 = leave it to the hardware */
 } read_way;
 
-static const read_way read_ways[] = {{1, 0}, {4, 0}, {1, 4096}};
+static const read_way read_ways[] = {{1, 0}, {4, 0}, {1, 4096}, {4, 1024}};
 #define BENCH_WAYS ((int)(sizeof read_ways / sizeof *read_ways))
 
-/* Body of the readers: step over piece [BENCH_PIECE] and add up what load finds at four places. */
-#define BENCH_READ(vector, size, zero, load, add, prefetch)                                                            \
+/* Body of the readers: step over piece [BENCH_PIECE] and add up what is found. A hint at what is loaded anyway is free. */
+#define BENCH_READ(vector, size, zero, load, add)                                                                      \
     const size_t apart = way->streams == 1 ? (size) : BENCH_PIECE / 4, step = way->streams == 1 ? 4 * (size) : (size); \
     const unsigned char *p = piece;                                                                                    \
     vector a = zero, b = zero, c = zero, d = zero;                                                                     \
     size_t left = BENCH_PIECE / (4 * (size));                                                                          \
-    uint64_t sum[8];                                                                                                   \
+    uint64_t sum;                                                                                                      \
                                                                                                                        \
-    if (way->ahead) {                                                                                                  \
-        for (; left > 0; left--, p += step) {                                                                          \
-            size_t line;                                                                                               \
-            for (line = 0; line < 4 * (size); line += 64) prefetch(p + way->ahead + line);                             \
-            a = add(a, load(p));                                                                                       \
-            b = add(b, load(p + apart));                                                                               \
-            c = add(c, load(p + 2 * apart));                                                                           \
-            d = add(d, load(p + 3 * apart));                                                                           \
-        }                                                                                                              \
-    } else {                                                                                                           \
-        for (; left > 0; left--, p += step) {                                                                          \
-            a = add(a, load(p));                                                                                       \
-            b = add(b, load(p + apart));                                                                               \
-            c = add(c, load(p + 2 * apart));                                                                           \
-            d = add(d, load(p + 3 * apart));                                                                           \
-        }                                                                                                              \
+    for (; left > 0; left--, p += step) {                                                                              \
+        BENCH_PREFETCH(p + way->ahead);                                                                                \
+        BENCH_PREFETCH(p + way->ahead + apart);                                                                        \
+        BENCH_PREFETCH(p + way->ahead + 2 * apart);                                                                    \
+        BENCH_PREFETCH(p + way->ahead + 3 * apart);                                                                    \
+        a = add(a, load(p));                                                                                           \
+        b = add(b, load(p + apart));                                                                                   \
+        c = add(c, load(p + 2 * apart));                                                                               \
+        d = add(d, load(p + 3 * apart));                                                                               \
     }                                                                                                                  \
     a = add(add(a, b), add(c, d));                                                                                     \
-    memcpy(sum, &a, sizeof a);                                                                                         \
-    return sum[0];
+    memcpy(&sum, &a, sizeof sum);                                                                                      \
+    return sum;
 
 static inline uint64_t load_u64(const unsigned char *p)
 {
@@ -85,7 +77,7 @@ static inline uint64_t load_u64(const unsigned char *p)
 
 static uint64_t read_plain(const unsigned char *piece, const read_way *way)
 {
-    BENCH_READ(uint64_t, sizeof(uint64_t), 0, load_u64, BENCH_ADD_U64, BENCH_PREFETCH)
+    BENCH_READ(uint64_t, sizeof(uint64_t), 0, load_u64, BENCH_ADD_U64)
 }
 
 #if SKL__X86_KERNELS
@@ -94,19 +86,19 @@ static uint64_t read_plain(const unsigned char *piece, const read_way *way)
 
 static SKL__TARGET(SKL__AVX2) uint64_t read_avx2(const unsigned char *piece, const read_way *way)
 {
-    BENCH_READ(__m256i, sizeof(__m256i), _mm256_setzero_si256(), BENCH_LOAD_256, _mm256_add_epi64, BENCH_PREFETCH)
+    BENCH_READ(__m256i, sizeof(__m256i), _mm256_setzero_si256(), BENCH_LOAD_256, _mm256_add_epi64)
 }
 
 static SKL__TARGET(SKL__AVX512) uint64_t read_avx512(const unsigned char *piece, const read_way *way)
 {
-    BENCH_READ(__m512i, sizeof(__m512i), _mm512_setzero_si512(), BENCH_LOAD_512, _mm512_add_epi64, BENCH_PREFETCH)
+    BENCH_READ(__m512i, sizeof(__m512i), _mm512_setzero_si512(), BENCH_LOAD_512, _mm512_add_epi64)
 }
 #endif
 
 #if SKL__ARM_KERNELS
 static uint64_t read_neon(const unsigned char *piece, const read_way *way)
 {
-    BENCH_READ(uint8x16_t, sizeof(uint8x16_t), vdupq_n_u8(0), vld1q_u8, vaddq_u8, BENCH_PREFETCH)
+    BENCH_READ(uint8x16_t, sizeof(uint8x16_t), vdupq_n_u8(0), vld1q_u8, vaddq_u8)
 }
 #endif
 
@@ -123,37 +115,36 @@ static uint64_t read_piece(const unsigned char *piece, const read_way *way)
 }
 
 typedef struct read_call {
-    const limits *limit;
+    const unsigned char *buffer;
     const read_way *way;
 } read_call;
 
 static void read_task(void *arg, size_t item)
 {
     const read_call *call = (const read_call *)arg;
-    const size_t pieces = BENCH_BUFFER / BENCH_PIECE - 1; /* the last one stays room to prefetch into */
 
-    bench_sink = read_piece(call->limit->buffer + (call->limit->next + item) % pieces * BENCH_PIECE, call->way);
+    bench_sink = read_piece(call->buffer + item * BENCH_PIECE, call->way);
 }
 
-/* Bytes per second of all threads, over at least `bytes` of the buffer, beginning where the last reading ended. */
-static double read_bandwidth_of(limits *limit, int way, size_t bytes)
+/* Bytes per second of all threads in one way. The buffer is read twice, and the second time counts: page tables may have
+ * to be made anew after other memory was in use, above all by a hypervisor. */
+static double read_bandwidth_of(const limits *limit, int way)
 {
-    const size_t pieces = (bytes + BENCH_PIECE - 1) / BENCH_PIECE;
+    const size_t pieces = BENCH_BUFFER / BENCH_PIECE;
     read_call call;
     double begin;
 
-    call.limit = limit;
+    call.buffer = limit->buffer;
     call.way = &read_ways[way];
+    skl__parallel(limit->pool, pieces, read_task, &call);
     begin = cli_seconds();
     skl__parallel(limit->pool, pieces, read_task, &call);
-    begin = cli_seconds() - begin;
-    limit->next += pieces;
-    return (double)(pieces * BENCH_PIECE) / begin;
+    return (double)(pieces * BENCH_PIECE) / (cli_seconds() - begin);
 }
 
-static double read_bandwidth(limits *limit)
+static double read_bandwidth(const limits *limit)
 {
-    return read_bandwidth_of(limit, limit->way, BENCH_BUFFER / 2);
+    return read_bandwidth_of(limit, limit->way);
 }
 
 /* =====================================================================================================================
@@ -437,7 +428,7 @@ static int limits_open(limits *limit, size_t threads)
 
     memset(limit, 0, sizeof *limit);
     limit->pool = (skl__pool *)malloc(skl__pool_size(threads));
-    limit->memory = (unsigned char *)malloc(BENCH_BUFFER + 64);
+    limit->memory = (unsigned char *)malloc(BENCH_BUFFER + BENCH_PIECE + 64);
     if (!limit->pool || !limit->memory) {
         free(limit->pool);
         free(limit->memory);
@@ -446,10 +437,10 @@ static int limits_open(limits *limit, size_t threads)
     }
     limit->pool = skl__pool_open(limit->pool, threads, NULL, NULL);
     limit->buffer = limit->memory + (64 - ((uintptr_t)limit->memory & 63));
-    memset(limit->buffer, 1, BENCH_BUFFER);
-    for (round = 0; round < 2; round++) {
+    memset(limit->buffer, 1, BENCH_BUFFER + BENCH_PIECE);
+    for (round = 0; round < 3; round++) {
         for (way = 0; way < BENCH_WAYS; way++) {
-            const double bandwidth = read_bandwidth_of(limit, way, BENCH_BUFFER / 4);
+            const double bandwidth = read_bandwidth_of(limit, way);
 
             if (bandwidth > best) limit->way = way;
             if (bandwidth > best) best = bandwidth;

@@ -260,7 +260,7 @@ static void synth_floats(synth *s, const char *name, const uint64_t *shape, uint
 static void synth_vector(synth *s, const char *site, const char *suffix, size_t n, float center, float spread)
 {
     const uint64_t shape = n;
-    char name[96];
+    char name[128];
 
     snprintf(name, sizeof name, "%s%s", site, suffix);
     synth_floats(s, name, &shape, 1, SKL_TYPE_F32, center, spread);

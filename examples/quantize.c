@@ -20,21 +20,22 @@ static const char help[] =
     "  --embed TYPE         of token_embd.weight and output.weight (default: as the others)\n"
     "  --keep PATTERN=TYPE  of the tensors whose names match: * any characters, ? any one. May be given often; the\n"
     "                       last match counts, also before --embed\n"
-    "  --packed             GGUF types are packed: nothing changes but the order of their bytes, which becomes the one\n"
-    "                       that kernels read, so that the file is used where it lies\n"
+    "  --packed             GGUF types are packed: their codes are put into the order that kernels read, so that the\n"
+    "                       file is used where it lies; no value changes\n"
     "  --plain              GGUF types are stored as every other program expects them (default)\n"
     "\n"
     "Types, by bits per weight:\n"
-    "  q4g128 q4g64 q4 q8   4.125, 4.25, 4.5, 8.5: symmetric with an f16 scale per 128, 64, 32, 32 columns, always packed.\n"
+    "  q4g128 q4g64 q4 q8   4.125, 4.25, 4.5, 8.5: symmetric, an f16 scale per 128, 64, 32, 32 columns, always packed.\n"
     "                       A group that does not divide the columns is halved until it does\n"
     "  MXFP4 Q4_0 Q4_1 Q8_0 4.25, 4.5, 5, 8.5: block formats of GGUF, rounded as its reference implementation does\n"
     "  Q4_K Q5_K Q6_K       only of tensors that have this type already\n"
     "  f16 bf16 f32         16, 16, 32\n"
     "  same                 the type that the tensor has; with --packed, integer types are packed without loss\n"
     "\n"
-    "The matrices are attn_q, attn_k, attn_v, attn_gate, attn_output, ffn_gate, ffn_up, ffn_down, token_embd and output.\n"
-    "Integer types apply to them only, and those whose columns are no multiple of 32 become f16 instead; all else stays\n"
-    "as it is, unless --keep gives it a float type. From one integer type to another the way leads through floats.\n"
+    "Integer types apply to the matrices that meet quantised activations: attn_q, attn_k, attn_v, attn_gate,\n"
+    "attn_output, ffn_gate, ffn_up, ffn_down, token_embd and output. Those whose columns are no multiple of 32 become\n"
+    "f16 instead. All else stays as it is, unless --keep gives it a float type. From one integer type to another the\n"
+    "way leads through floats.\n"
     "\n"
     "Prints, per tensor, its bytes, bits per weight and error: the root of sum((new - old)^2) / sum(old^2).\n"
     "\n"
@@ -119,8 +120,9 @@ typedef struct plan {
     skl_layout source_layout; /* how the source is packed; bits = 0: it is not */
     uint64_t columns, rows;   /* as a matrix; a vector has one row */
     int type;                 /* skl_type in OUT; SKL_TYPE_I8: packed */
-    skl_layout layout;        /* how it is packed */
-    const char *name;         /* of that type */
+    skl_layout layout;        /* how it is packed; bits = 0: it is not */
+    int blocks;               /* packed: the GGUF type whose blocks are packed; SKL_TYPE_I8: none, but values */
+    const char *name;         /* of the type, as the options call it */
     uint64_t offset, size;    /* in the data section of OUT */
     double difference, norm;  /* sums of squares: of new - old, and of old */
 } plan;
@@ -211,6 +213,7 @@ static int has_blocks(const plan *p)
 
 static int plan_layout(plan *p, const format *to)
 {
+    p->blocks = p->type;
     if (to->bits) {
         p->layout.bits = to->bits;
         p->layout.rows = p->rows;
@@ -240,6 +243,7 @@ static int plan_tensor(work *w, plan *p)
         if (arguments.plain)
             return cli_usage("%s is packed already: for --plain, --type has to name a GGUF type", p->source.name);
         p->layout = p->source_layout;
+        p->blocks = SKL_TYPE_I8;
         p->name = p->layout.bits == 4 ? "4-bit" : "8-bit";
         return CLI_GO_ON;
     }
@@ -469,7 +473,7 @@ static void put_tensor_record(work *w, const plan *p)
 static void put_header(work *w)
 {
     const int file_type = w->any_packed ? -1 : w->type->file_type;
-    const size_t own = (w->any_packed ? 6u : 0u) + (w->any_codes ? 1u : 0u) + (file_type >= 0 ? 1u : 0u);
+    const size_t own = (w->any_packed ? 7u : 0u) + (w->any_codes ? 1u : 0u) + (file_type >= 0 ? 1u : 0u);
     size_t i;
 
     put(w, "GGUF", 4);
@@ -491,22 +495,47 @@ static void put_header(work *w)
  * The data of OUT, some tiles of rows at a time
  * ================================================================================================================== */
 
-#define TILE 16                       /* rows that are packed together */
-#define CHUNK_VALUES ((uint64_t)1 << 20)
+#define TILE ((uint64_t)16)              /* rows that are packed together */
+#define CHUNK_VALUES ((uint64_t)1 << 20) /* at most, unless a tile has more */
 
 typedef struct chunk {
-    float *old, *made;    /* [rows][columns] */
-    unsigned char *bytes; /* [size] as they go to the file */
     uint64_t first, rows;
+    float *before, *after; /* [rows][columns] */
+    unsigned char *blocks; /* what is packed, where it has to be made first */
+    unsigned char *bytes;  /* [size] what goes to the file */
     size_t size;
 } chunk;
 
 static volatile sig_atomic_t interrupted;
 
-static void on_interrupt(int signal_number)
+static void on_interrupt(int number)
 {
-    (void)signal_number;
+    (void)number;
     interrupted = 1;
+}
+
+static int chunk_open(chunk *c, const plan *p)
+{
+    const uint64_t tiles = CHUNK_VALUES / p->columns / TILE;
+    const uint64_t most = tiles ? tiles * TILE : TILE, rows = p->rows < most ? p->rows : most;
+    const size_t values = (size_t)(rows * p->columns);
+    skl_layout layout = p->layout;
+
+    memset(c, 0, sizeof *c);
+    c->rows = layout.rows = rows;
+    c->before = (float *)malloc(values * sizeof *c->before);
+    c->after = (float *)malloc(values * sizeof *c->after);
+    c->blocks = (unsigned char *)malloc(values * sizeof(float));
+    c->bytes = (unsigned char *)malloc(layout.bits ? (size_t)skl_packed_bytes(&layout) : values * sizeof(float));
+    return c->before && c->after && c->blocks && c->bytes;
+}
+
+static void chunk_close(chunk *c)
+{
+    free(c->before);
+    free(c->after);
+    free(c->blocks);
+    free(c->bytes);
 }
 
 static const unsigned char *source_rows(const plan *p, uint64_t first)
@@ -514,45 +543,346 @@ static const unsigned char *source_rows(const plan *p, uint64_t first)
     return p->source.data + (size_t)(first * row_bytes(p->source.type, p->columns));
 }
 
-static void read_packed_rows(const skl_layout *layout, const unsigned char *packed, uint64_t first, uint64_t rows,
-                             float *values)
+static void unpack_rows(const skl_layout *layout, const unsigned char *packed, uint64_t first, uint64_t rows,
+                        float *values)
 {
     uint64_t i;
 
     for (i = 0; i < rows; i++) skl_unpack_row(layout, packed, first + i, values + (size_t)(i * layout->columns));
 }
 
-static void read_old(const plan *p, chunk *c)
+static void read_chunk(const plan *p, chunk *c)
 {
-    if (p->source_layout.bits) read_packed_rows(&p->source_layout, p->source.data, c->first, c->rows, c->old);
-    else skl_dequantize(p->source.type, source_rows(p, c->first), (size_t)(c->rows * p->columns), c->old);
+    if (p->source_layout.bits) unpack_rows(&p->source_layout, p->source.data, c->first, c->rows, c->before);
+    else skl_dequantize(p->source.type, source_rows(p, c->first), (size_t)(c->rows * p->columns), c->before);
 }
 
-/* Packs a chunk: as it is where the codes are those of the source already, otherwise from floats. */
-static skl_status pack_chunk(const plan *p, chunk *c)
+/* Packs values; if the source has just these codes, it is their order alone that changes. */
+static skl_status pack_values(const plan *p, chunk *c, const skl_layout *layout)
 {
-    skl_layout layout = p->layout, exact;
+    skl_layout exact;
 
-    layout.rows = c->rows;
-    c->size = (size_t)skl_packed_bytes(&layout);
-    if (p->source_layout.bits && same_layout(&p->source_layout, &layout)) {
-        memcpy(c->bytes, p->source.data + (size_t)(c->first / TILE * skl_packed_tile_bytes(&layout)), c->size);
-        return SKL_OK;
-    }
-    if (skl_layout_of(&exact, p->source.type, c->rows, p->columns) == SKL_OK && same_layout(&exact, &layout))
-        return skl_pack(&layout, p->source.type, source_rows(p, c->first), c->bytes);
-    if (layout.minimum || layout.wide) return SKL_UNSUPPORTED;
-    return skl_pack_values(&layout, c->old, c->bytes);
+    if (!p->source_layout.bits && skl_layout_of(&exact, p->source.type, c->rows, p->columns) == SKL_OK &&
+        same_layout(&exact, layout))
+        return skl_pack(layout, p->source.type, source_rows(p, c->first), c->bytes);
+    return skl_pack_values(layout, c->before, c->bytes);
 }
 
-/* A GGUF type that is not the source's is made first, and packed then. */
+static skl_status pack_blocks(const plan *p, chunk *c, const skl_layout *layout)
+{
+    skl_status status;
+
+    if (p->blocks == p->source.type) return skl_pack(layout, p->blocks, source_rows(p, c->first), c->bytes);
+    status = skl_quantize(p->blocks, c->before, (size_t)(c->rows * p->columns), c->blocks);
+    return status ? status : skl_pack(layout, p->blocks, c->blocks, c->bytes);
+}
+
+/* Makes the bytes of a chunk from its values, and reads them back. */
 static skl_status convert_chunk(const plan *p, chunk *c)
 {
-    const int keeps = p->type == p->source.type && !p->source_layout.bits;
+    skl_layout layout = p->layout;
+    skl_status status = SKL_OK;
 
-    if (p->layout.bits) return pack_chunk(p, c);
-    c->size = (size_t)(c->rows * row_bytes(p->type, p->columns));
-    if (!keeps) return skl_quantize(p->type, c->old, (size_t)(c->rows * p->columns), c->bytes);
-    memcpy(c->bytes, source_rows(p, c->first), c->size);
-    return SKL_OK;
+    if (!layout.bits) {
+        c->size = (size_t)(c->rows * row_bytes(p->type, p->columns));
+        status = skl_quantize(p->type, c->before, (size_t)(c->rows * p->columns), c->bytes);
+        return status ? status : skl_dequantize(p->type, c->bytes, (size_t)(c->rows * p->columns), c->after);
+    }
+    layout.rows = c->rows;
+    c->size = (size_t)skl_packed_bytes(&layout);
+    if (p->source_layout.bits && same_layout(&p->source_layout, &layout))
+        memcpy(c->bytes, p->source.data + (size_t)(c->first / TILE * skl_packed_tile_bytes(&layout)), c->size);
+    else status = p->blocks == SKL_TYPE_I8 ? pack_values(p, c, &layout) : pack_blocks(p, c, &layout);
+    if (status == SKL_OK) unpack_rows(&layout, c->bytes, 0, c->rows, c->after);
+    return status;
+}
+
+static void measure_chunk(plan *p, const chunk *c)
+{
+    const size_t n = (size_t)(c->rows * p->columns);
+    size_t i;
+
+    for (i = 0; i < n; i++) {
+        const double before = (double)c->before[i], difference = (double)c->after[i] - before;
+
+        p->difference += difference * difference;
+        p->norm += before * before;
+    }
+}
+
+static int write_converted(work *w, plan *p)
+{
+    const uint64_t begin = w->written;
+    chunk c;
+    uint64_t most;
+    int code = CLI_GO_ON;
+
+    if (!chunk_open(&c, p)) code = cli_fail("%s: %s: out of memory", arguments.operands[0], p->source.name);
+    for (most = c.rows; code == CLI_GO_ON && c.first < p->rows && !ferror(w->file) && !interrupted; c.first += c.rows) {
+        c.rows = p->rows - c.first < most ? p->rows - c.first : most;
+        read_chunk(p, &c);
+        if (convert_chunk(p, &c))
+            code = cli_fail("%s: %s: a value is not finite, or too large for %s", arguments.operands[0],
+                            p->source.name, p->name);
+        measure_chunk(p, &c);
+        put(w, c.bytes, c.size);
+        cli_progress(p->offset + (w->written - begin), w->data_size + 1);
+    }
+    chunk_close(&c);
+    return code;
+}
+
+static int write_data(work *w)
+{
+    const uint64_t begin = w->written;
+    size_t i;
+    int code = CLI_GO_ON;
+
+    for (i = 0; i < w->count && code == CLI_GO_ON; i++) {
+        plan *p = &w->plans[i];
+
+        put_padding(w, begin + p->offset);
+        if (p->type == p->source.type && p->type != SKL_TYPE_I8) put(w, p->source.data, (size_t)p->size);
+        else code = write_converted(w, p);
+        if (code == CLI_GO_ON && interrupted) code = cli_fail("%s: interrupted", arguments.operands[1]);
+        if (code == CLI_GO_ON && ferror(w->file))
+            code = cli_fail("%s: %s", w->partial, strerror(errno));
+    }
+    cli_progress(1, 1);
+    return code;
+}
+
+/* =====================================================================================================================
+ * Files
+ * ================================================================================================================== */
+
+typedef enum path_kind { PATH_NOTHING, PATH_FILE, PATH_FOLDER, PATH_OTHER } path_kind;
+
+#if defined(_WIN32)
+#define PATH_ROOM 1024
+
+static int wide_path(const char *path, wchar_t *wide)
+{
+    wchar_t relative[PATH_ROOM];
+
+    return MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, relative, PATH_ROOM) > 0 &&
+           _wfullpath(wide, relative, PATH_ROOM) != NULL;
+}
+
+static path_kind kind_of(const char *path)
+{
+    wchar_t wide[PATH_ROOM];
+    const DWORD attributes = wide_path(path, wide) ? GetFileAttributesW(wide) : INVALID_FILE_ATTRIBUTES;
+
+    if (attributes == INVALID_FILE_ATTRIBUTES) return PATH_NOTHING;
+    return attributes & FILE_ATTRIBUTE_DIRECTORY ? PATH_FOLDER : PATH_FILE;
+}
+
+static int same_file(const char *a, const char *b)
+{
+    wchar_t wide_a[PATH_ROOM], wide_b[PATH_ROOM];
+
+    return wide_path(a, wide_a) && wide_path(b, wide_b) && _wcsicmp(wide_a, wide_b) == 0;
+}
+
+static int replace_file(const char *from, const char *to)
+{
+    wchar_t wide_from[PATH_ROOM], wide_to[PATH_ROOM];
+
+    return wide_path(from, wide_from) && wide_path(to, wide_to) &&
+           MoveFileExW(wide_from, wide_to, MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH);
+}
+
+static void remove_file(const char *path)
+{
+    wchar_t wide[PATH_ROOM];
+
+    if (wide_path(path, wide)) DeleteFileW(wide);
+}
+
+static int flush_to_disk(FILE *file)
+{
+    return fflush(file) == 0 && _commit(_fileno(file)) == 0;
+}
+#else
+static path_kind kind_of(const char *path)
+{
+    struct stat status;
+
+    if (stat(path, &status)) return PATH_NOTHING;
+    return S_ISREG(status.st_mode) ? PATH_FILE : S_ISDIR(status.st_mode) ? PATH_FOLDER : PATH_OTHER;
+}
+
+static int same_file(const char *a, const char *b)
+{
+    struct stat status_a, status_b;
+
+    return !stat(a, &status_a) && !stat(b, &status_b) && status_a.st_dev == status_b.st_dev &&
+           status_a.st_ino == status_b.st_ino;
+}
+
+static int replace_file(const char *from, const char *to)
+{
+    return rename(from, to) == 0;
+}
+
+static void remove_file(const char *path)
+{
+    remove(path);
+}
+
+/* Without it a crash soon after could leave the new name with the data not there yet. */
+static int flush_to_disk(FILE *file)
+{
+    return fflush(file) == 0 && fsync(fileno(file)) == 0;
+}
+#endif
+
+static int check_paths(work *w)
+{
+    const char *in = arguments.operands[0], *out = arguments.operands[1];
+    const size_t length = strlen(out);
+
+    if (kind_of(in) == PATH_FOLDER) return cli_fail("%s: folders are not supported yet, only GGUF files are", in);
+    if (same_file(in, out)) return cli_fail("%s: this is the input; the output has to be another file", out);
+    if (kind_of(out) == PATH_FOLDER || kind_of(out) == PATH_OTHER) return cli_fail("%s: this is not a file", out);
+    w->partial = (char *)malloc(length + sizeof ".partial");
+    if (!w->partial) return cli_fail("%s: out of memory", out);
+    memcpy(w->partial, out, length);
+    memcpy(w->partial + length, ".partial", sizeof ".partial");
+    if (same_file(in, w->partial)) return cli_fail("%s: this is the input, and needed for the output", w->partial);
+    return CLI_GO_ON;
+}
+
+/* The library reads and checks the header of a model, and loads nothing. */
+static int check_model(const char *path)
+{
+    skl_model_desc desc = {0};
+    skl_memory memory;
+    skl_error error;
+
+    desc.source.path = path;
+    return skl_memory_needed(&memory, &desc, NULL, &error) ? cli_fail_skl(path, &error) : CLI_GO_ON;
+}
+
+static int open_input(work *w)
+{
+    skl_gguf_desc desc = {0};
+    skl_error error;
+    int code = check_model(arguments.operands[0]);
+
+    if (code != CLI_GO_ON) return code;
+    desc.source.path = arguments.operands[0];
+    if (skl_gguf_open(&w->gguf, &desc, &error)) return cli_fail_skl(arguments.operands[0], &error);
+    return CLI_GO_ON;
+}
+
+/* Writes the file beside OUT and checks it, then gives it the name. */
+static int write_output(work *w)
+{
+    int code;
+
+    w->file = cli_open(w->partial, "wb");
+    if (!w->file) return cli_fail("%s: %s", w->partial, strerror(errno));
+    put_header(w);
+    code = write_data(w);
+    if (code == CLI_GO_ON && !flush_to_disk(w->file)) code = cli_fail("%s: %s", w->partial, strerror(errno));
+    if (fclose(w->file) && code == CLI_GO_ON) code = cli_fail("%s: %s", w->partial, strerror(errno));
+    if (code == CLI_GO_ON) code = check_model(w->partial);
+    if (code == CLI_GO_ON && !replace_file(w->partial, arguments.operands[1]))
+        code = cli_fail("%s: it cannot be given the name %s", w->partial, arguments.operands[1]);
+    if (code != CLI_GO_ON) remove_file(w->partial);
+    return code;
+}
+
+/* =====================================================================================================================
+ * Report
+ * ================================================================================================================== */
+
+static double relative(double difference, double norm)
+{
+    return difference > 0.0 ? sqrt(difference / norm) : 0.0;
+}
+
+static void print_report(const work *w)
+{
+    double difference = 0.0, norm = 0.0, values = 0.0, bytes = 0.0;
+    size_t i;
+
+    printf("%-32s %13s  %-16s %10s %8s %9s\n", "tensor", "shape", "type", "bytes", "bits", "error");
+    for (i = 0; i < w->count; i++) {
+        const plan *p = &w->plans[i];
+        const double n = (double)p->columns * (double)p->rows;
+        char shape[48], type[48];
+
+        snprintf(shape, sizeof shape, "%llu x %llu", (unsigned long long)p->columns, (unsigned long long)p->rows);
+        snprintf(type, sizeof type, "%s%s", p->name, p->layout.bits ? " packed" : "");
+        printf("%-32s %13s  %-16s %10llu %8.3f %9.5f\n", p->source.name, shape, type, (unsigned long long)p->size,
+               8.0 * (double)p->size / n, relative(p->difference, p->norm));
+        difference += p->difference;
+        norm += p->norm;
+        values += n;
+        bytes += (double)p->size;
+    }
+    printf("%-32s %13.0f  %-16s %10.0f %8.3f %9.5f\n", "total", values, "", bytes, 8.0 * bytes / values,
+           relative(difference, norm));
+    printf("file %llu bytes; the total error is that of the tensors that were converted\n",
+           (unsigned long long)w->written);
+}
+
+/* =====================================================================================================================
+ * Program
+ * ================================================================================================================== */
+
+static int read_rules(work *w)
+{
+    size_t i;
+    int code;
+
+    if ((code = find_format("--type", arguments.type ? arguments.type : "q4", &w->type)) != CLI_GO_ON) return code;
+    w->embed = w->type;
+    if (arguments.embed && (code = find_format("--embed", arguments.embed, &w->embed)) != CLI_GO_ON) return code;
+    for (i = 0; i < arguments.keep.count; i++) {
+        const char *text = arguments.keep.items[i], *end = strchr(text, '=');
+        const size_t length = end ? (size_t)(end - text) : 0;
+
+        if (!length || length >= sizeof w->rules[i].pattern)
+            return cli_usage("--keep takes PATTERN=TYPE, not %.80s", text);
+        memcpy(w->rules[i].pattern, text, length);
+        if ((code = find_format("--keep", end + 1, &w->rules[i].to)) != CLI_GO_ON) return code;
+    }
+    return CLI_GO_ON;
+}
+
+static int run(work *w)
+{
+    int code;
+
+    if ((code = read_rules(w)) != CLI_GO_ON) return code;
+    if ((code = check_paths(w)) != CLI_GO_ON) return code;
+    if ((code = open_input(w)) != CLI_GO_ON) return code;
+    if ((code = make_plans(w)) != CLI_GO_ON) return code;
+    if ((code = write_output(w)) != CLI_GO_ON) return code;
+    print_report(w);
+    return cli_finish();
+}
+
+int main(int argc, char **argv)
+{
+    work w = {0};
+    int code;
+
+    cli_begin("quantize", &argc, &argv);
+    code = cli_parse(argc, argv, help, options, arguments.operands, 2);
+    if (code != CLI_GO_ON) return code;
+    if (!arguments.operands[1]) return cli_usage("IN and OUT are missing");
+    if (arguments.packed && arguments.plain) return cli_usage("--packed and --plain exclude each other");
+
+    signal(SIGINT, on_interrupt);
+    signal(SIGTERM, on_interrupt);
+    code = run(&w);
+    skl_gguf_close(w.gguf);
+    free(w.plans);
+    free(w.partial);
+    return code;
 }

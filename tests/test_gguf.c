@@ -31,97 +31,8 @@ static void *fake_mmap(void *address, size_t size, int protection, int flags, in
 
 #define SINKLESS_IMPLEMENTATION
 #include "../sinkless.h"
+#include "gguf_writer.h"
 #include "test.h"
-
-/* --- a writer --- */
-
-enum { MAX_COUNTS = 128 };
-
-typedef struct writer {
-    unsigned char *data;       /* [capacity], size used */
-    size_t size, capacity;
-    size_t counts[MAX_COUNTS]; /* where the u64 counts and lengths lie */
-    size_t n_counts;
-} writer;
-
-static void put(writer *w, const void *bytes, size_t n)
-{
-    if (w->size + n > w->capacity) {
-        w->capacity = 2 * (w->size + n);
-        w->data = (unsigned char *)realloc(w->data, w->capacity);
-    }
-    if (n) memcpy(w->data + w->size, bytes, n);
-    w->size += n;
-}
-
-static void put_uint(writer *w, uint64_t value, int bytes)
-{
-    int i;
-
-    for (i = 0; i < bytes; i++) {
-        const unsigned char byte = (unsigned char)(i < 8 ? value >> (8 * i) : 0);
-        put(w, &byte, 1);
-    }
-}
-
-static void put_count(writer *w, uint64_t value)
-{
-    if (w->n_counts < MAX_COUNTS) w->counts[w->n_counts++] = w->size;
-    put_uint(w, value, 8);
-}
-
-static void put_text(writer *w, const char *text, size_t length)
-{
-    put_count(w, length);
-    put(w, text, length);
-}
-
-static void put_string(writer *w, const char *text)
-{
-    put_text(w, text, strlen(text));
-}
-
-static void put_header(writer *w, uint64_t tensors, uint64_t keys)
-{
-    w->size = w->n_counts = 0;
-    put(w, "GGUF", 4);
-    put_uint(w, 3, 4);
-    put_count(w, tensors);
-    put_count(w, keys);
-}
-
-/* A key up to its value, which follows. */
-static void put_key(writer *w, const char *name, uint32_t type)
-{
-    put_string(w, name);
-    put_uint(w, type, 4);
-}
-
-static void put_array(writer *w, const char *name, uint32_t element_type, uint64_t count)
-{
-    put_key(w, name, SKL_VALUE_ARRAY);
-    put_uint(w, element_type, 4);
-    put_count(w, count);
-}
-
-static void put_u32_key(writer *w, const char *name, uint32_t value)
-{
-    put_key(w, name, SKL_VALUE_U32);
-    put_uint(w, value, 4);
-}
-
-/* shape [dims] */
-static void put_tensor(writer *w, const char *name, uint32_t dims, const uint64_t *shape, uint32_t type,
-                       uint64_t offset)
-{
-    uint32_t i;
-
-    put_string(w, name);
-    put_uint(w, dims, 4);
-    for (i = 0; i < dims; i++) put_count(w, shape[i]);
-    put_uint(w, type, 4);
-    put_uint(w, offset, 8);
-}
 
 /* Pads to the alignment and adds that many bytes of data, each different from its neighbours. */
 static void put_data(writer *w, size_t alignment, size_t bytes)
@@ -130,13 +41,6 @@ static void put_data(writer *w, size_t alignment, size_t bytes)
 
     while (w->size % alignment) put_uint(w, 0, 1);
     for (i = 0; i < bytes; i++) put_uint(w, 7 * i + 1, 1);
-}
-
-static void patch(writer *w, size_t at, uint64_t value, int bytes)
-{
-    int i;
-
-    for (i = 0; i < bytes; i++) w->data[at + (size_t)i] = (unsigned char)(value >> (8 * i));
 }
 
 /* A valid file with a key of every type, arrays of them, and tensors of several types and ranks; no byte of it is

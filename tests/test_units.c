@@ -443,7 +443,7 @@ static void check_activations(const record *r, const skl__kernels *kernels)
     for (i = 0; i < scale.n; i++) CHECK(a.scales[i] == scale.v[i]);
 }
 
-/* y = W x through the kernel of a level. */
+/* y = W x through the kernels of a level. */
 static void check_matmul(const record *r, const skl__kernels *kernels)
 {
     const floats x = get(r, "x");
@@ -482,7 +482,18 @@ static void check_matmul(const record *r, const skl__kernels *kernels)
     acts.sums = a.sums;
     acts.values = x.v;
     matmul(y, 16, &w, 0, 1, &acts, 1);
-    check_output(r, "y", y, 2e-6, 2e-6, kernels);
+    for (row = 0; row < rows; row++) { /* from the sums of the record; scales are a division and a lookup */
+        double sum = 0.0, size = 0.0;
+        for (block = 0; block < blocks; block++) {
+            const double term = acc->values[row * blocks + block] * (double)a.scales[acts.row ? 0 : block] *
+                                (double)skl__f16_to_f32(skl__le16(bytes + (row * blocks + block) * 18));
+            sum += term;
+            size += fabs(term);
+        }
+        CHECK_NEAR((double)y[row], sum, 1e-6 * size);
+    }
+    kernels->lanes->matmul_q4_f32(y, 16, &w, 0, 1, &acts, 1);
+    check_output(r, "y", y, 2e-6, 2e-6, kernels); /* the record has the product with the float activations */
     for (block = 0; block < blocks; block++) { /* one block alone, of scale 1: scale * acc is exact in float */
         memset(&alone, 0, sizeof alone);
         memcpy(alone.codes + 32 * block, a.codes + 32 * block, 32);
@@ -600,7 +611,7 @@ static double gelu_argument(double x)
 /* Bounds as the header states them, in units of the last place. */
 static double error_bound(function f, float x)
 {
-    static const double bounds[FUNCTIONS] = {1.1, 2.5, 3.5, 4.0, 2.0};
+    static const double bounds[FUNCTIONS] = {1.1, 2.5, 3.0, 3.0, 1.5};
 
     if (f == GELU && x < 0.0f) return bounds[f] + 2.0 * gelu_argument((double)x);
     if (f == SILU && x < -87.0f) return bounds[f] + fabs((double)x); /* x times a subnormal */
@@ -700,7 +711,7 @@ static void test_double_functions(void)
                                    0.70710678118654757, 1.0, 1.4142135623730949, 2.0, 1.7976931348623157e308};
     const double slack = LDBL_MANT_DIG > 60 ? 0.0 : 1.0; /* where long double is double, the reference is rounded too */
     double worst_log = 0.0, worst_exp = 0.0, worst_pow = 0.0, worst_sin = 0.0, worst_plus = 0.0, sine, cosine;
-    int i, far_away;
+    int i;
 
     for (i = 0; i < 400000; i++) {
         const double x = i < 9 ? edges[i] : i % 2 ? random_double() : 1.0 + ldexp(random_between(-1.0, 1.0), -(i % 50));
@@ -715,34 +726,30 @@ static void test_double_functions(void)
         const double scale = 1.0 + fabs(exponent * log(base));
         larger(&worst_pow, double_error(skl__pow(base, exponent), powl((long double)base, (long double)exponent)) / scale);
     }
-    for (i = 0; i < 400000; i++) {
-        const double quarter = 1.5707963267948966 * floor(random_between(-6e8, 6e8));
-        const double x = i % 4 == 0 ? quarter : i % 4 == 1 ? random_between(-1e9, 1e9)
-                         : i % 4 == 2 ? random_between(-10.0, 10.0) : ldexp(random_between(-1.0, 1.0), -(i % 300));
+    for (i = 0; i < 500000; i++) {
+        const double quarter = 1.5707963267948966 * floor(random_between(-1e6, 1e6));
+        const double x = i % 5 == 0 ? quarter : i % 5 == 1 ? random_between(-1.6e6, 1.6e6) : i % 5 == 2 ? random_between(-1e9, 1e9)
+                         : i % 5 == 3 ? random_between(-10.0, 10.0) : ldexp(random_between(-1.0, 1.0), -(i % 300));
+        const double unit = fabs(x) < 1.6e6 ? 4e-16 : 1.2e-16 * fabs(x);
         skl__sincos(x, &sine, &cosine);
-        larger(&worst_sin, (double)fabsl((long double)sine - sinl((long double)x)));
-        larger(&worst_sin, (double)fabsl((long double)cosine - cosl((long double)x)));
+        larger(&worst_sin, (double)fabsl((long double)sine - sinl((long double)x)) / unit);
+        larger(&worst_sin, (double)fabsl((long double)cosine - cosl((long double)x)) / unit);
     }
     for (i = 0; i < 200000; i++) {
         const double x = random_between(-700.0, 100.0);
         const long double wanted = log1pl(expl((long double)x));
         larger(&worst_plus, (double)(fabsl((long double)skl__softplus(x) - wanted) / wanted));
     }
-    printf("log %.2f ulp, exp %.2f ulp, pow %.2f ulp per 1 + |y log x|, sin and cos %.2g, softplus %.2g relative\n", worst_log,
-           worst_exp, worst_pow, worst_sin, worst_plus);
-    CHECK(worst_log <= 2.0 + slack);
-    CHECK(worst_exp <= 2.0 + slack);
-    CHECK(worst_pow <= 2.0 + slack);
-    CHECK(worst_sin <= 4e-16);
-    CHECK(worst_plus <= 3e-9);
-    for (far_away = 0; far_away < 4; far_away++) { /* no argument is undefined behaviour */
-        static const double odd[] = {1e300, -1e300, HUGE_VAL, -HUGE_VAL};
-        skl__sincos(odd[far_away], &sine, &cosine);
-        CHECK(skl__exp64(odd[far_away]) >= 0.0);
-    }
+    printf("double   log %.2f ulp, exp %.2f, pow %.2f per 1 + |y log x|; sin, cos %.2f of the bound; softplus %.2g relative\n",
+           worst_log, worst_exp, worst_pow, worst_sin, worst_plus);
+    CHECK(worst_log <= 3.0 + slack);
+    CHECK(worst_exp <= 1.5 + slack);
+    CHECK(worst_pow <= 1.5 + slack);
+    CHECK(worst_sin <= 1.0 + slack);
+    CHECK(worst_plus <= 6e-8);
     CHECK(isnan(skl__exp64(NAN)));
     CHECK(isnan(skl__softplus(NAN)));
-    CHECK(skl__exp64(0.0) == 1.0 && skl__exp64(-HUGE_VAL) == 0.0 && skl__log(1.0) == 0.0);
+    CHECK(skl__exp64(0.0) == 1.0 && skl__exp64(-HUGE_VAL) == 0.0 && skl__exp64(HUGE_VAL) > 8e307 && skl__log(1.0) == 0.0);
     skl__sincos(-0.0, &sine, &cosine);
     CHECK(sine == 0.0 && cosine == 1.0);
 }
