@@ -16,7 +16,7 @@ FUZZ_SECONDS ?= 60
 # Scalar kernels: compilers need many minutes for the SIMD ones with both sanitizers.
 SANITIZE = -O1 -g -DSINKLESS_NO_SIMD -fno-omit-frame-pointer -fsanitize=address,undefined \
 	-fno-sanitize-recover=undefined
-HEADERS = sinkless.h $(wildcard examples/*.h tests/*.h)
+HEADERS = sinkless.h $(wildcard examples/*.h tests/*.h tests/fuzz/*.h)
 PROGRAMS = $(basename $(notdir $(wildcard $(addprefix examples/,minimal.c eval.c chat.c quantize.c) bench/bench.c)))
 TESTS = $(patsubst tests/%.c,$(BUILD)/%,$(wildcard tests/test_*.c))
 FUZZERS = $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
@@ -31,6 +31,7 @@ help:
 	@echo "make test       builds and runs the tests"
 	@echo "make check-all  every compiler, option and instruction set there is here; takes a while"
 	@echo "make sanitize   the tests with sanitizers (scalar kernels)"
+	@echo "make cross      other instruction sets under emulation, with what cross compilers there are"
 	@echo "make fuzz       fuzz targets, FUZZ_SECONDS=60 each; needs clang"
 	@echo "make install    the header and the programs, to PREFIX=$(PREFIX)"
 	@echo "make clean      removes $(BUILD)/"
@@ -79,22 +80,28 @@ test-programs: $(PROGRAMS) $(TESTS)
 check-all:
 	sh tests/check_all.sh
 
+cross:
+	sh tests/check_all.sh cross
+
+# Instrumented SIMD kernels take minutes to compile; check-all does it once.
 sanitize:
-	$(MAKE) test BUILD=$(BUILD)/sanitize CFLAGS="$(SANITIZE)"
+	$(MAKE) test BUILD=$(BUILD)/sanitize CFLAGS="$(SANITIZE) -DSINKLESS_NO_SIMD"
 
 $(BUILD)/fuzz/%: tests/fuzz/%.c $(HEADERS)
 	@mkdir -p $(@D)
-	$(FUZZ_CC) $(SANITIZE) -fsanitize=fuzzer $(CPPFLAGS) -I. $< -o $@ $(LDFLAGS) $(LDLIBS)
+	$(FUZZ_CC) $(SANITIZE) -DSINKLESS_NO_SIMD -fsanitize=fuzzer $(CPPFLAGS) -I. $< -o $@ $(LDFLAGS) $(LDLIBS)
 
-# Seeds lie in a folder named as the target; what the fuzzer finds interesting is kept in BUILD.
+# Seeds are the golden models, and tests/fuzz/NAME if there is such a folder. What the fuzzer finds is kept in BUILD.
 fuzz: $(FUZZERS)
+	@mkdir -p $(BUILD)/fuzz/seeds
+	@for model in tests/golden/*/model.gguf; do cp $$model $(BUILD)/fuzz/seeds/`basename $${model%/*}`.gguf; done
 	@for program in $(FUZZERS); do \
 		name=`basename $$program`; seeds=tests/fuzz/$$name; \
 		[ -d $$seeds ] || seeds=; \
 		mkdir -p $(BUILD)/fuzz/corpus/$$name; \
 		echo "$$name, $(FUZZ_SECONDS) seconds"; \
-		$$program -max_total_time=$(FUZZ_SECONDS) -verbosity=0 -artifact_prefix=$(BUILD)/fuzz/ \
-			$(BUILD)/fuzz/corpus/$$name $$seeds || exit 1; \
+		$$program -max_total_time=$(FUZZ_SECONDS) -timeout=20 -verbosity=0 -artifact_prefix=$(BUILD)/fuzz/ \
+			$(BUILD)/fuzz/corpus/$$name $(BUILD)/fuzz/seeds $$seeds || exit 1; \
 	done
 
 install: all
@@ -107,4 +114,4 @@ install: all
 clean:
 	rm -rf $(BUILD)
 
-.PHONY: help all minimal eval chat quantize bench test test-programs check-all sanitize fuzz install clean
+.PHONY: help all minimal eval chat quantize bench test test-programs check-all cross sanitize fuzz install clean

@@ -2824,24 +2824,25 @@ static void skl__matmul_scalar(float *y, size_t y_stride, const skl__matrix *w, 
         for (token = 0; token < tokens; token++) y[token * y_stride + row] = skl__dot_scalar(w, &tile, row % 16, x, token);
     }
 }
+
 /* =====================================================================================================================
  * >>x86                                                                                        Integer kernels for x86
  *
- * One layout serves every vector width: a line of 64 bytes holds 4 columns of 16 rows, and 4 codes of one token, broadcast, meet
- * all of them in one dot step. Sums of integers are exact in any order, so the kernels are free in how they walk a unit (the
- * columns between two scales); the float chain per output is the one of >>scalar, and so are the bits.
+ * One layout serves every vector width: a line of 64 bytes holds 4 columns of 16 rows, and 4 codes of one token, broadcast,
+ * meet all of them in one dot step. Sums of integers are exact in any order, so the kernels are free in how they walk a unit
+ * (the columns between two scales); the float chain per output is the one of >>scalar, and so are the bits.
  *
  * Two ways through a matrix:
- *     stream   few tokens, memory-bound: one tile after the other, every line is unpacked in registers and used at once
- *     panel    many tokens, compute-bound: a panel of up to 512 columns of one or two tiles is unpacked once into a buffer in L1
- *              and meets all tokens, block by block; between two panels of a tile the accumulators rest in y
+ *     stream   few tokens, memory-bound: one tile after the other, each line is unpacked in registers and used at once
+ *     panel    many tokens, compute-bound: up to 512 columns of one or two tiles are unpacked once into a buffer in L1 and
+ *              meet all tokens, block by block; between two panels of a tile the accumulators rest in y
  *
- * Signs: vpdpbusd and vpmaddubsw multiply unsigned by signed bytes. Weights take the unsigned side with an offset (8 for 4 bits,
- * 128 for 8 bits), and sums start at -offset * (sum of the activations), which is known beforehand and costs nothing. Without
- * VNNI, products meet in 16 bits:
- *     chain    codes of 4 bits: a pair is at most 2 * 15 * 127 = 3810, so 8 pairs (a run of 32 columns) make at most 30480; with
- *              activations of 4 bits, 2 * 15 * 7 = 210, the 128 pairs of a whole panel make at most 26880
- *     sign     codes of 8 bits: |w| * (sign of w) x, a pair is at most 2 * 128 * 127 = 32512, widened at once
+ * Signs: vpdpbusd and vpmaddubsw multiply unsigned by signed bytes. Weights take the unsigned side with an offset (8 for 4
+ * bits, 128 for 8 bits), and sums start at -offset * (sum of the activations), which is known beforehand and costs nothing.
+ * Without VNNI, products meet in 16 bits:
+ *     chain    codes of 4 bits: a pair is at most 2 * 15 * 127 = 3810, so 8 pairs (a run of 32 columns) make at most 30480;
+ *              with activations of 4 bits, 2 * 15 * 7 = 210, the 128 pairs of a whole panel make at most 26880
+ *     sign     codes of 8 bits: |w| * (x with the sign of w), a pair is at most 2 * 128 * 127 = 32512, widened at once
  * ================================================================================================================== */
 #if SKL__X86 && !defined(SINKLESS_NO_SIMD)
 
@@ -2857,17 +2858,16 @@ static void skl__matmul_scalar(float *y, size_t y_stride, const skl__matrix *w, 
 #define SKL__AVXVNNI "avx2,fma,f16c,avxvnni"
 #define SKL__AVX512 "avx2,fma,f16c,avx512f,avx512bw,avx512vl"
 #define SKL__AVX512VNNI "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni"
+#define SKL__BODY_256 SKL__INLINE SKL__TARGET(SKL__AVX2)
+#define SKL__BODY_512 SKL__INLINE SKL__TARGET(SKL__AVX512)
 
 #define SKL__PANEL_QUADS 128   /* a panel has up to 512 columns, 128 lines per tile */
 #define SKL__PANEL_UNITS 16    /* and up to 16 units: 256 columns if a unit is 16 */
 #define SKL__STRIP_TOKENS 96   /* tokens that meet one unpacked panel; a multiple of SKL__BLOCK_TOKENS */
-#ifndef SKL__AHEAD
-#define SKL__AHEAD 4096        /* bytes */
-#endif
 #define SKL__BLOCK_TOKENS 6    /* tokens in registers, at most */
 
-/* Statements once per token t of a block and once per vector j of a line, with t and j as constants: arrays they index then live
- * in registers at every optimisation level, which loops would leave to the compiler's mood. */
+/* Statements once per token t of a block, once per vector j of a line, or for all of both, with t and j as constants: the
+ * arrays they index then live in registers, which with loops would be the compiler's choice. */
 #define SKL__EACH_TOKEN(width, ...) \
     { enum { t = 0 }; __VA_ARGS__; } \
     { enum { t = 1 }; if (t < (width)) { __VA_ARGS__; } } \
@@ -2878,6 +2878,7 @@ static void skl__matmul_scalar(float *y, size_t y_stride, const skl__matrix *w, 
 #define SKL__EACH_VECTOR(vectors, ...) \
     { enum { j = 0 }; __VA_ARGS__; } \
     { enum { j = 1 }; if (j < (vectors)) { __VA_ARGS__; } }
+#define SKL__EACH_CELL(width, vectors, ...) SKL__EACH_TOKEN(width, SKL__EACH_VECTOR(vectors, __VA_ARGS__))
 
 /* How integer sums are made. A dot step adds to each 32-bit lane the products of 4 codes of a row and of a token. */
 typedef __m256i skl__dot_256(__m256i sum, __m256i w, __m256i x);
@@ -2898,8 +2899,8 @@ typedef struct skl__x86_job {
 typedef struct skl__x86_block {
     const unsigned char *codes;                /* [quads][tiles][64] */
     const float *scales, *minima;              /* [units][tiles][16] */
-    const int8_t *x[SKL__BLOCK_TOKENS];        /* [columns of the panel]; tokens beyond the last repeat it and are not stored */
-    const int32_t *starts;                     /* [BLOCK_TOKENS][PANEL_UNITS]: -offset * sum of the activations of a unit */
+    const int8_t *x[SKL__BLOCK_TOKENS];        /* [columns of the panel]; tokens beyond the last repeat it, not stored */
+    const int32_t *starts;                     /* [BLOCK_TOKENS][PANEL_UNITS]: -offset * sum of a unit's activations */
     const float *x_scales, *x_sums;            /* [BLOCK_TOKENS][PANEL_UNITS] */
     float *y;                                  /* first token, first row of the panel */
     size_t y_stride;
@@ -2908,7 +2909,7 @@ typedef struct skl__x86_block {
     size_t tiles, units, quads;                /* quads per unit */
     int row, minimum;
     int first, last;                           /* first, last panel of the tiles */
-    int split;                                 /* the only unit is longer than the panel: y carries integers meanwhile */
+    int split;                                 /* the only unit is longer than a panel: y carries integers meanwhile */
 } skl__x86_block;
 
 typedef void skl__block_kernel(const skl__x86_block *block);
@@ -2922,10 +2923,10 @@ SKL__INLINE int skl__load_quad(const int8_t *x)
     return quad;
 }
 
-/* ------------------------------------------------------------------------------------- Sums, scales and panels, 256 bits */
+/* --- sums, scales and panels, for every width --- */
 
 /* Sum of 16 codes: make them unsigned, add the bytes, take the offset back. */
-SKL__INLINE SKL__TARGET(SKL__AVX2) int32_t skl__sum_16(const int8_t *x)
+SKL__BODY_256 int32_t skl__sum_16(const int8_t *x)
 {
     const __m128i codes = _mm_xor_si128(_mm_loadu_si128((const __m128i *)(const void *)x), _mm_set1_epi8(-128));
     const __m128i sums = _mm_sad_epu8(codes, _mm_setzero_si128());
@@ -2933,7 +2934,7 @@ SKL__INLINE SKL__TARGET(SKL__AVX2) int32_t skl__sum_16(const int8_t *x)
 }
 
 /* Sum of the activations of the unit that begins at `column`:  codes  [columns]    sums  [columns / 32] */
-SKL__INLINE SKL__TARGET(SKL__AVX2) int32_t skl__unit_sum(const int8_t *codes, const int32_t *sums, size_t column, size_t unit)
+SKL__BODY_256 int32_t skl__unit_sum(const int8_t *codes, const int32_t *sums, size_t column, size_t unit)
 {
     int32_t sum;
     size_t i;
@@ -2944,7 +2945,7 @@ SKL__INLINE SKL__TARGET(SKL__AVX2) int32_t skl__unit_sum(const int8_t *codes, co
     return sum;
 }
 
-SKL__INLINE SKL__TARGET(SKL__AVX2) __m256 skl__load_scales_256(const unsigned char *scales, int wide)
+SKL__BODY_256 __m256 skl__load_scales_256(const unsigned char *scales, int wide)
 {
     if (wide) return _mm256_loadu_ps((const float *)(const void *)scales);
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)scales));
@@ -2972,8 +2973,9 @@ static SKL__TARGET(SKL__AVX2) void skl__unpack_codes(unsigned char *to, size_t s
             for (half = 0; half < 64; half += 32) {
                 const __m256i line = _mm256_loadu_si256((const __m256i *)(const void *)(from + c * 64 + half));
                 unsigned char *at = to + c * step + half;
+                const __m256i high = _mm256_srli_epi16(line, 4);
                 _mm256_store_si256((__m256i *)(void *)at, _mm256_and_si256(line, low));
-                _mm256_store_si256((__m256i *)(void *)(at + 4 * step), _mm256_and_si256(_mm256_srli_epi16(line, 4), low));
+                _mm256_store_si256((__m256i *)(void *)(at + 4 * step), _mm256_and_si256(high, low));
             }
         }
     }
@@ -2981,8 +2983,7 @@ static SKL__TARGET(SKL__AVX2) void skl__unpack_codes(unsigned char *to, size_t s
 
 /* Scales (or minima) of `units` units of one tile, widened:  to  [units][step floats] */
 static SKL__TARGET(SKL__AVX2) void skl__unpack_scales(float *to, size_t step, const skl__x86_job *job,
-                                                      const unsigned char *scales,
-                                                      size_t column, size_t units)
+                                                      const unsigned char *scales, size_t column, size_t units)
 {
     const size_t half = job->w->wide ? 32 : 16;
     size_t u;
@@ -3001,8 +3002,8 @@ typedef struct skl__x86_strip {
     float sums[SKL__STRIP_TOKENS][SKL__PANEL_UNITS];
 } skl__x86_strip;
 
-static SKL__TARGET(SKL__AVX2) void skl__fill_strip(skl__x86_strip *strip, const skl__x86_job *job, size_t token, size_t tokens,
-                                                   size_t column, size_t units)
+static SKL__TARGET(SKL__AVX2) void skl__fill_strip(skl__x86_strip *strip, const skl__x86_job *job, size_t token,
+                                                   size_t tokens, size_t column, size_t units)
 {
     const skl__acts *x = job->x;
     const size_t runs = x->columns / 32;
@@ -3037,8 +3038,7 @@ typedef struct skl__x86_panel {
 } skl__x86_panel;
 
 static void skl__fill_panel(skl__x86_panel *panel, const skl__x86_job *job, size_t tile, size_t tiles, size_t column,
-                            size_t quads,
-                            size_t units)
+                            size_t quads, size_t units)
 {
     size_t j;
     for (j = 0; j < tiles; j++) {
@@ -3099,8 +3099,8 @@ static void skl__matmul_strip(const skl__x86_job *job, size_t tile_begin, size_t
 }
 
 /* One matmul: strips of many tokens through panels, few tokens as streams. */
-static void skl__matmul_x86(const skl__x86_job *job, size_t tile_begin, size_t tile_end, size_t tokens, size_t tiles_max,
-                            size_t width, skl__block_kernel *block, skl__stream_kernel *stream)
+static void skl__matmul_x86(const skl__x86_job *job, size_t tile_begin, size_t tile_end, size_t tokens,
+                            size_t tiles_max, size_t width, skl__block_kernel *block, skl__stream_kernel *stream)
 {
     const size_t last = (job->w->rows + 15) / 16;
     size_t token = 0, tile, n;
@@ -3118,7 +3118,8 @@ static void skl__matmul_x86(const skl__x86_job *job, size_t tile_begin, size_t t
     }
 }
 
-SKL__INLINE skl__x86_job skl__x86_begin(float *y, size_t y_stride, const skl__matrix *w, const skl__acts *x, int32_t offset_8)
+SKL__INLINE skl__x86_job skl__x86_begin(float *y, size_t y_stride, const skl__matrix *w, const skl__acts *x,
+                                        int32_t offset_8)
 {
     skl__x86_job job;
     job.y = y;
@@ -3131,7 +3132,7 @@ SKL__INLINE skl__x86_job skl__x86_begin(float *y, size_t y_stride, const skl__ma
     return job;
 }
 
-/* ---------------------------------------------------------------------------------------------------------- 256 bits */
+/* --- 256 bits --- */
 
 #if SKL__HAS_AVXVNNI
 SKL__INLINE SKL__TARGET(SKL__AVXVNNI) __m256i skl__dot_vnni_256(__m256i sum, __m256i w, __m256i x)
@@ -3140,245 +3141,266 @@ SKL__INLINE SKL__TARGET(SKL__AVXVNNI) __m256i skl__dot_vnni_256(__m256i sum, __m
 }
 #endif
 
-SKL__INLINE SKL__TARGET(SKL__AVX2) __m256i skl__dot_sign_256(__m256i sum, __m256i w, __m256i x)
+SKL__BODY_256 __m256i skl__dot_sign_256(__m256i sum, __m256i w, __m256i x)
 {
+    const __m256i ones = _mm256_set1_epi16(1);
     const __m256i signed_x = _mm256_sign_epi8(x, w);
-    return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(w), signed_x), _mm256_set1_epi16(1)));
+    const __m256i pair = _mm256_maddubs_epi16(_mm256_abs_epi8(w), signed_x);
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(pair, ones));
 }
 
-SKL__INLINE SKL__TARGET(SKL__AVX2) __m256i skl__load_line_256(const unsigned char *codes)
+SKL__BODY_256 __m256i skl__load_line_256(const unsigned char *codes)
 {
     return _mm256_loadu_si256((const __m256i *)(const void *)codes);
 }
 
-SKL__INLINE SKL__TARGET(SKL__AVX2) __m256i skl__row_mask_256(size_t rows, size_t row)
+SKL__BODY_256 __m256i skl__broadcast_256(const int8_t *x)
+{
+    return _mm256_set1_epi32(skl__load_quad(x));
+}
+
+/* Products of a quad, added in pairs to sums of 16 bits; and such sums, added in pairs to sums of 32 bits. */
+SKL__BODY_256 __m256i skl__pairs_256(__m256i pair, __m256i w, __m256i x)
+{
+    return _mm256_add_epi16(pair, _mm256_maddubs_epi16(w, x));
+}
+
+SKL__BODY_256 __m256i skl__widen_256(__m256i sum, __m256i pair)
+{
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(pair, _mm256_set1_epi16(1)));
+}
+
+SKL__BODY_256 __m256 skl__to_float_256(__m256i sum)
+{
+    return _mm256_cvtepi32_ps(sum);
+}
+
+SKL__BODY_256 __m256i skl__row_mask_256(size_t rows, size_t row)
 {
     const int count = rows > row ? (int)(rows - row) : 0;
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
 /* Rows [row, row + 8) of one token's outputs, as far as the matrix has them:  y  [rows] */
-SKL__INLINE SKL__TARGET(SKL__AVX2) __m256 skl__load_rows_256(const float *y, size_t rows, size_t row)
+SKL__BODY_256 __m256 skl__load_rows_256(const float *y, size_t rows, size_t row)
 {
     return rows < row + 8 ? _mm256_maskload_ps(y + row, skl__row_mask_256(rows, row)) : _mm256_loadu_ps(y + row);
 }
 
-SKL__INLINE SKL__TARGET(SKL__AVX2) void skl__store_rows_256(float *y, size_t rows, size_t row, __m256 value)
+SKL__BODY_256 void skl__store_rows_256(float *y, size_t rows, size_t row, __m256 value)
 {
     if (rows < row + 8) _mm256_maskstore_ps(y + row, skl__row_mask_256(rows, row), value);
     else _mm256_storeu_ps(y + row, value);
 }
 
+/* acc + (scale_w * scale_x) * value, where a scale per token waits for the end of the row. */
+SKL__BODY_256 __m256 skl__scale_add_256(__m256 acc, __m256 scale, const float *x_scale, __m256 value, int row)
+{
+    return _mm256_fmadd_ps(row ? scale : _mm256_mul_ps(scale, _mm256_set1_ps(*x_scale)), value, acc);
+}
+
 /* One unit of a block by dot steps:  isum  [width][vectors]    codes  [quads][64] */
-SKL__INLINE SKL__TARGET(SKL__AVX2) void skl__unit_dot_256(__m256i (*isum)[2], const unsigned char *codes,
-                                                            const skl__x86_block *b, size_t k, const int width,
-                                                            const int vectors, skl__dot_256 *dot)
+SKL__BODY_256 void skl__unit_dot_256(__m256i (*isum)[2], const unsigned char *codes, const skl__x86_block *b, size_t k,
+                                     const int width, const int vectors, skl__dot_256 *dot)
 {
     const unsigned char *end = codes + b->quads * 64;
-    __m256i line[2], x;
+    __m256i line[2];
     int i;
 
     do {
         SKL__UNROLL_4
         for (i = 0; i < 4; i++, codes += 64, k += 4) {
             SKL__EACH_VECTOR(vectors, line[j] = skl__load_line_256(codes + j * 32))
-            SKL__EACH_TOKEN(width, x = _mm256_set1_epi32(skl__load_quad(b->x[t] + k));
-                            SKL__EACH_VECTOR(vectors, isum[t][j] = dot(isum[t][j], line[j], x)))
+            SKL__EACH_CELL(width, vectors, isum[t][j] = dot(isum[t][j], line[j], skl__broadcast_256(b->x[t] + k)))
         }
     } while (codes < end);
 }
 
-/* The same in 16 bits, `chain` quads at a time. */
-SKL__INLINE SKL__TARGET(SKL__AVX2) void skl__unit_chain_256(__m256i (*isum)[2], const unsigned char *codes,
-                                                              const skl__x86_block *b, size_t k, const int width,
-                                                              const int vectors, const size_t chain)
+/* The same in 16 bits, up to `chain` quads at a time. */
+SKL__BODY_256 void skl__unit_chain_256(__m256i (*isum)[2], const unsigned char *codes, const skl__x86_block *b,
+                                       size_t k, const int width, const int vectors, const size_t chain)
 {
-    const __m256i ones = _mm256_set1_epi16(1);
     const unsigned char *end = codes + b->quads * 64, *stop;
-    __m256i pair[SKL__BLOCK_TOKENS][2], line[2], x;
-    int i;
+    __m256i pair[SKL__BLOCK_TOKENS][2], line[2];
 
     while (codes < end) {
-        SKL__EACH_TOKEN(width, SKL__EACH_VECTOR(vectors, pair[t][j] = _mm256_setzero_si256()))
         stop = chain < b->quads ? codes + chain * 64 : end;
+        SKL__EACH_CELL(width, vectors, pair[t][j] = _mm256_setzero_si256())
         do {
-            SKL__UNROLL_4
-            for (i = 0; i < 4; i++, codes += 64, k += 4) {
-                SKL__EACH_VECTOR(vectors, line[j] = skl__load_line_256(codes + j * 32))
-                SKL__EACH_TOKEN(width, x = _mm256_set1_epi32(skl__load_quad(b->x[t] + k));
-                                SKL__EACH_VECTOR(vectors,
-                    pair[t][j] = _mm256_add_epi16(pair[t][j], _mm256_maddubs_epi16(line[j], x))))
-            }
+            SKL__EACH_VECTOR(vectors, line[j] = skl__load_line_256(codes + j * 32))
+            SKL__EACH_CELL(width, vectors,
+                           pair[t][j] = skl__pairs_256(pair[t][j], line[j], skl__broadcast_256(b->x[t] + k)))
+            codes += 64;
+            k += 4;
         } while (codes < stop);
-        SKL__EACH_TOKEN(width, SKL__EACH_VECTOR(vectors, isum[t][j] = _mm256_add_epi32(isum[t][j],
-                                                                                       _mm256_madd_epi16(pair[t][j], ones))))
+        SKL__EACH_CELL(width, vectors, isum[t][j] = skl__widen_256(isum[t][j], pair[t][j]))
     }
 }
 
-/* As skl__block_512, 6 tokens x the two halves of one tile. */
-SKL__INLINE SKL__TARGET(SKL__AVX2) void skl__block_256(const skl__x86_block *b, const int width, const int vectors,
-                                                         const int row, const int minimum, skl__dot_256 *dot, const size_t chain)
+/* Body of the block kernels: `width` tokens x the two halves of one tile. 16 registers do not hold two kinds of sums: with
+ * 6 x 2 the float accumulators are in memory, touched once per unit. Chains and signs also need registers for products: 4 x 2.
+ *     chain    quads whose products add up in 16 bits before they are widened; 0 where dot makes the sums */
+SKL__BODY_256 void skl__block_256(const skl__x86_block *b, const int width, const int vectors, const int row,
+                                  skl__dot_256 *dot, const size_t chain)
 {
     const unsigned char *codes = b->codes;
-    const float *scales = b->scales, *minima = b->minima;
+    const float *scales = b->scales, *minima = b->minima, *x_scales = b->x_scales, *x_sums = b->x_sums;
+    const int32_t *starts = b->starts;
     __m256i isum[SKL__BLOCK_TOKENS][2];
-    __m256 acc[SKL__BLOCK_TOKENS][2], scale[2], least[2], x_scale, x_sum;
+    __m256 acc[SKL__BLOCK_TOKENS][2], scale[2];
     size_t u, k = 0;
 
-    SKL__EACH_TOKEN(width, SKL__EACH_VECTOR(vectors, acc[t][j] = _mm256_setzero_ps()))
+    SKL__EACH_CELL(width, vectors, acc[t][j] = _mm256_setzero_ps())
     if (!b->first) {
-        SKL__EACH_TOKEN(width, if (t < b->tokens) {
-            SKL__EACH_VECTOR(vectors, acc[t][j] = skl__load_rows_256(b->y + t * b->y_stride, b->rows, 8 * j)) })
+        SKL__EACH_CELL(width, vectors, if (t < b->tokens)
+                       acc[t][j] = skl__load_rows_256(b->y + t * b->y_stride, b->rows, 8 * j))
     }
     for (u = 0; u < b->units; u++) {
-        SKL__EACH_TOKEN(width, SKL__EACH_VECTOR(vectors, isum[t][j] = _mm256_set1_epi32(b->starts[t * SKL__PANEL_UNITS + u])))
+        SKL__EACH_CELL(width, vectors, isum[t][j] = _mm256_set1_epi32(starts[t * SKL__PANEL_UNITS + u]))
         if (row && b->split && !b->first) {
-            SKL__EACH_TOKEN(width, SKL__EACH_VECTOR(vectors, isum[t][j] = _mm256_castps_si256(acc[t][j]);
-                                                    acc[t][j] = _mm256_setzero_ps()))
+            SKL__EACH_CELL(width, vectors, isum[t][j] = _mm256_castps_si256(acc[t][j]); acc[t][j] = _mm256_setzero_ps())
         }
         if (chain) skl__unit_chain_256(isum, codes, b, k, width, vectors, chain);
         else skl__unit_dot_256(isum, codes, b, k, width, vectors, dot);
         codes += b->quads * 64;
         k += b->quads * 4;
         if (row && b->split && !b->last) {
-            SKL__EACH_TOKEN(width, SKL__EACH_VECTOR(vectors, acc[t][j] = _mm256_castsi256_ps(isum[t][j])))
+            SKL__EACH_CELL(width, vectors, acc[t][j] = _mm256_castsi256_ps(isum[t][j]))
             break;
         }
-        SKL__EACH_VECTOR(vectors, scale[j] = _mm256_load_ps(scales + 8 * j);
-                         if (minimum) least[j] = _mm256_load_ps(minima + 8 * j))
-        SKL__EACH_TOKEN(width, x_scale = _mm256_set1_ps(b->x_scales[t * SKL__PANEL_UNITS + u]);
-                        x_sum = _mm256_set1_ps(b->x_sums[t * SKL__PANEL_UNITS + u]);
-                        SKL__EACH_VECTOR(vectors,
-            acc[t][j] = _mm256_fmadd_ps(row ? scale[j] : _mm256_mul_ps(scale[j], x_scale), _mm256_cvtepi32_ps(isum[t][j]),
-                                        acc[t][j]);
-            if (minimum) acc[t][j] = _mm256_fmadd_ps(row ? least[j] : _mm256_mul_ps(least[j], x_scale), x_sum, acc[t][j])))
+        SKL__EACH_VECTOR(vectors, scale[j] = _mm256_load_ps(scales + 8 * j))
+        SKL__EACH_CELL(width, vectors, acc[t][j] = skl__scale_add_256(
+            acc[t][j], scale[j], x_scales + t * SKL__PANEL_UNITS + u, skl__to_float_256(isum[t][j]), row))
+        if (b->minimum) {
+            SKL__EACH_VECTOR(vectors, scale[j] = _mm256_load_ps(minima + 8 * j))
+            SKL__EACH_CELL(width, vectors, acc[t][j] = skl__scale_add_256(
+                acc[t][j], scale[j], x_scales + t * SKL__PANEL_UNITS + u,
+                _mm256_set1_ps(x_sums[t * SKL__PANEL_UNITS + u]), row))
+        }
         scales += 16;
         minima += 16;
     }
     if (row && b->last) {
-        SKL__EACH_TOKEN(width, x_scale = _mm256_set1_ps(b->x_scales[t * SKL__PANEL_UNITS]);
-                        SKL__EACH_VECTOR(vectors, acc[t][j] = _mm256_mul_ps(acc[t][j], x_scale)))
+        SKL__EACH_CELL(width, vectors,
+                       acc[t][j] = _mm256_mul_ps(acc[t][j], _mm256_set1_ps(x_scales[t * SKL__PANEL_UNITS])))
     }
-    SKL__EACH_TOKEN(width, if (t < b->tokens) {
-        SKL__EACH_VECTOR(vectors, skl__store_rows_256(b->y + t * b->y_stride, b->rows, 8 * j, acc[t][j])) })
+    SKL__EACH_CELL(width, vectors, if (t < b->tokens)
+                   skl__store_rows_256(b->y + t * b->y_stride, b->rows, 8 * j, acc[t][j]))
 }
 
-/* The flags that the inner loops must not ask for become constants here. */
-SKL__INLINE SKL__TARGET(SKL__AVX2) void skl__block_each_256(const skl__x86_block *b, const int width, const int vectors,
-                                                              skl__dot_256 *dot, const size_t chain)
+/* The flag that the inner loop must not ask for becomes a constant here. */
+SKL__BODY_256 void skl__block_each_256(const skl__x86_block *b, const int width, const int vectors, skl__dot_256 *dot,
+                                       const size_t chain)
 {
-    if (b->row) {
-        if (b->minimum) skl__block_256(b, width, vectors, 1, 1, dot, chain);
-        else skl__block_256(b, width, vectors, 1, 0, dot, chain);
-    } else {
-        if (b->minimum) skl__block_256(b, width, vectors, 0, 1, dot, chain);
-        else skl__block_256(b, width, vectors, 0, 0, dot, chain);
-    }
+    if (b->row) skl__block_256(b, width, vectors, 1, dot, chain);
+    else skl__block_256(b, width, vectors, 0, dot, chain);
 }
 
 /* A run of 32 columns of 4-bit codes, from memory to isum:  from  [4 lines][64]    isum  [width][vectors][2] */
-SKL__INLINE SKL__TARGET(SKL__AVX2) void skl__stream_run_256(__m256i (*isum)[2][2], const unsigned char *from,
-                                                              const int8_t *const *x, size_t k, const int width,
-                                                              const int vectors, skl__dot_256 *dot, const int chain)
+SKL__BODY_256 void skl__stream_run_256(__m256i (*isum)[2][2], const unsigned char *from, const int8_t *const *x,
+                                       size_t k, const int width, const int vectors, skl__dot_256 *dot, const int chain)
 {
-    const __m256i low = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1);
-    __m256i pair[SKL__BLOCK_TOKENS][2], line[2], high[2], x_line, x_high;
+    const __m256i mask = _mm256_set1_epi8(15);
+    __m256i pair[SKL__BLOCK_TOKENS][2], low[2], high[2];
     int c;
 
-    if (chain) { SKL__EACH_TOKEN(width, SKL__EACH_VECTOR(vectors, pair[t][j] = _mm256_setzero_si256())) }
+    SKL__EACH_CELL(width, vectors, pair[t][j] = _mm256_setzero_si256())
     SKL__UNROLL_4
     for (c = 0; c < 4; c++, from += 64, k += 4) {
-        SKL__EACH_VECTOR(vectors, line[j] = skl__load_line_256(from + j * 32);
-                         high[j] = _mm256_and_si256(_mm256_srli_epi16(line[j], 4), low);
-                         line[j] = _mm256_and_si256(line[j], low))
-        SKL__EACH_TOKEN(width, x_line = _mm256_set1_epi32(skl__load_quad(x[t] + k));
-                        x_high = _mm256_set1_epi32(skl__load_quad(x[t] + k + 16));
-                        SKL__EACH_VECTOR(vectors,
-            if (chain) {
-                pair[t][j] = _mm256_add_epi16(pair[t][j], _mm256_maddubs_epi16(line[j], x_line));
-                pair[t][j] = _mm256_add_epi16(pair[t][j], _mm256_maddubs_epi16(high[j], x_high));
-            } else {
-                isum[t][j][0] = dot(isum[t][j][0], line[j], x_line);
-                isum[t][j][1] = dot(isum[t][j][1], high[j], x_high);
-            }))
+        SKL__EACH_VECTOR(vectors, low[j] = skl__load_line_256(from + j * 32);
+                         high[j] = _mm256_and_si256(_mm256_srli_epi16(low[j], 4), mask);
+                         low[j] = _mm256_and_si256(low[j], mask))
+        if (chain) {
+            SKL__EACH_CELL(width, vectors,
+                           pair[t][j] = skl__pairs_256(pair[t][j], low[j], skl__broadcast_256(x[t] + k));
+                           pair[t][j] = skl__pairs_256(pair[t][j], high[j], skl__broadcast_256(x[t] + k + 16)))
+        } else {
+            SKL__EACH_CELL(width, vectors,
+                           isum[t][j][0] = dot(isum[t][j][0], low[j], skl__broadcast_256(x[t] + k));
+                           isum[t][j][1] = dot(isum[t][j][1], high[j], skl__broadcast_256(x[t] + k + 16)))
+        }
     }
-    if (chain) {
-        SKL__EACH_TOKEN(width, SKL__EACH_VECTOR(vectors, isum[t][j][0] = _mm256_add_epi32(isum[t][j][0],
-                                                                                          _mm256_madd_epi16(pair[t][j], ones))))
-    }
+    if (chain) { SKL__EACH_CELL(width, vectors, isum[t][j][0] = skl__widen_256(isum[t][j][0], pair[t][j])) }
 }
 
 /* 8 columns of 8-bit codes:  from  [2 lines][64] */
-SKL__INLINE SKL__TARGET(SKL__AVX2) void skl__stream_pair_256(__m256i (*isum)[2][2], const unsigned char *from,
-                                                               const int8_t *const *x, size_t k, __m256i flip, const int width,
-                                                               const int vectors, skl__dot_256 *dot)
+SKL__BODY_256 void skl__stream_pair_256(__m256i (*isum)[2][2], const unsigned char *from, const int8_t *const *x,
+                                        size_t k, __m256i flip, const int width, const int vectors, skl__dot_256 *dot)
 {
-    __m256i line[2][2], x_line[2];
+    __m256i line[2][2];
 
     SKL__EACH_VECTOR(vectors, line[j][0] = _mm256_xor_si256(skl__load_line_256(from + j * 32), flip);
                      line[j][1] = _mm256_xor_si256(skl__load_line_256(from + 64 + j * 32), flip))
-    SKL__EACH_TOKEN(width, x_line[0] = _mm256_set1_epi32(skl__load_quad(x[t] + k));
-                    x_line[1] = _mm256_set1_epi32(skl__load_quad(x[t] + k + 4));
-                    SKL__EACH_VECTOR(vectors, isum[t][j][0] = dot(isum[t][j][0], line[j][0], x_line[0]);
-                                     isum[t][j][1] = dot(isum[t][j][1], line[j][1], x_line[1])))
+    SKL__EACH_CELL(width, vectors, isum[t][j][0] = dot(isum[t][j][0], line[j][0], skl__broadcast_256(x[t] + k));
+                   isum[t][j][1] = dot(isum[t][j][1], line[j][1], skl__broadcast_256(x[t] + k + 4)))
 }
 
-/* As skl__stream_512. */
-SKL__INLINE SKL__TARGET(SKL__AVX2) void skl__stream_256(const skl__x86_job *job, size_t tile, size_t token, size_t tokens,
-                                                          const int bits, const int width, const int vectors,
-                                                          skl__dot_256 *dot, const int chain)
+/* Body of the stream kernels: one tile x up to `width` tokens, in order of memory. The two nibbles of a line go to sums of
+ * their own: two short chains of dot steps instead of a long one. The next tile is fetched meanwhile, in bursts of 4 KB that
+ * run over codes and scales alike: the scales of a tile are needed long before a sequential read would come to them.
+ *     bits     4 or 8        chain    products of a run add up in 16 bits */
+SKL__BODY_256 void skl__stream_256(const skl__x86_job *job, size_t tile, size_t token, size_t tokens, const int bits,
+                                   const int width, const int vectors, skl__dot_256 *dot, const int chain)
 {
     const skl__matrix *w = job->w;
     const skl__acts *acts = job->x;
     const skl__tile parts = skl__tile_at(w, tile);
-    const unsigned char *from = parts.codes;
-    const size_t units = w->columns / job->unit, units_per_group = w->group / job->unit, scale_bytes = w->wide ? 4 : 2;
     const __m256i flip = _mm256_set1_epi8((char)job->flip);
+    float *y = job->y + token * job->y_stride + tile * 16;
+    const size_t runs = acts->columns / 32, scale_bytes = w->wide ? 4 : 2, units_per_group = w->group / job->unit;
+    const size_t fetch_columns = bits == 4 ? 256 : 256, fetch_bytes = w->stride * fetch_columns / w->columns;
+    const unsigned char *from = parts.codes, *fetch = parts.codes + w->stride, *fetch_end = fetch;
     const int8_t *x[SKL__BLOCK_TOKENS];
     const int32_t *sums[SKL__BLOCK_TOKENS];
     const float *x_scales[SKL__BLOCK_TOKENS];
-    __m256i isum[SKL__BLOCK_TOKENS][2][2], total;
-    __m256 acc[SKL__BLOCK_TOKENS][2], scale[2], least[2], x_scale;
-    size_t u, k = 0, end, group = 0, left = units_per_group;
+    __m256i isum[SKL__BLOCK_TOKENS][2][2], start, total;
+    __m256 acc[SKL__BLOCK_TOKENS][2], scale[2], least[2], x_sum;
+    size_t k = 0, end, group = 0, left = units_per_group;
     int32_t sum;
-    int c;
 
     SKL__EACH_TOKEN(width, const size_t at = token + (t < tokens ? (size_t)t : tokens - 1);
                     x[t] = acts->codes + at * acts->stride;
-                    sums[t] = acts->sums + at * (acts->columns / 32);
-                    x_scales[t] = acts->scales + at * (acts->row ? 1 : acts->columns / 32);
-                    SKL__EACH_VECTOR(vectors, acc[t][j] = _mm256_setzero_ps()))
-    for (u = 0; u < units; u++) {
-        SKL__EACH_TOKEN(width, SKL__EACH_VECTOR(vectors, isum[t][j][0] = isum[t][j][1] = _mm256_setzero_si256()))
-        for (end = k + job->unit; k < end; k += bits == 4 ? 32 : 8, from += bits == 4 ? 256 : 128) {
-            for (c = 0; c < (bits == 4 ? 256 : 128); c += 64) _mm_prefetch((const char *)from + SKL__AHEAD + c, _MM_HINT_T0);
+                    sums[t] = acts->sums + at * runs;
+                    x_scales[t] = acts->scales + at * (acts->row ? 1 : runs))
+    SKL__EACH_CELL(width, vectors, acc[t][j] = _mm256_setzero_ps())
+    while (k < w->columns) {
+        SKL__EACH_CELL(width, vectors, isum[t][j][0] = isum[t][j][1] = _mm256_setzero_si256())
+        end = k + job->unit;
+        do {
+            if (k % fetch_columns == 0) {
+                fetch_end += fetch_bytes;
+                for (; fetch < fetch_end; fetch += 64) _mm_prefetch((const char *)fetch, _MM_HINT_T0);
+            }
             if (bits == 4) skl__stream_run_256(isum, from, x, k, width, vectors, dot, chain);
             else skl__stream_pair_256(isum, from, x, k, flip, width, vectors, dot);
-        }
-        _mm_prefetch((const char *)parts.scales + w->stride + group * scale_bytes, _MM_HINT_T0);
-        if (w->minimum) _mm_prefetch((const char *)parts.minima + w->stride + group * scale_bytes, _MM_HINT_T0);
-        SKL__EACH_VECTOR(vectors, scale[j] = skl__load_scales_256(parts.scales + (group + 8 * j) * scale_bytes, w->wide);
-                         if (w->minimum) least[j] = skl__load_scales_256(parts.minima + (group + 8 * j) * scale_bytes, w->wide))
-        SKL__EACH_TOKEN(width, sum = skl__unit_sum(x[t], sums[t], k - job->unit, job->unit);
-                        x_scale = _mm256_set1_ps(acts->row ? 1.0f : x_scales[t][(k - 1) / 32]);
+            from += bits == 4 ? 256 : 128;
+            k += bits == 4 ? 32 : 8;
+        } while (k < end);
+        SKL__EACH_VECTOR(vectors, const size_t at = (group + 8 * j) * scale_bytes;
+                         scale[j] = skl__load_scales_256(parts.scales + at, w->wide);
+                         least[j] = w->minimum ? skl__load_scales_256(parts.minima + at, w->wide) : _mm256_setzero_ps())
+        SKL__EACH_TOKEN(width, const float *x_scale = x_scales[t] + (acts->row ? 0 : (k - 1) / 32);
+                        sum = skl__unit_sum(x[t], sums[t], k - job->unit, job->unit);
+                        start = _mm256_set1_epi32(-job->offset * sum);
+                        x_sum = _mm256_set1_ps((float)sum);
                         SKL__EACH_VECTOR(vectors,
-            total = _mm256_add_epi32(_mm256_add_epi32(isum[t][j][0], isum[t][j][1]), _mm256_set1_epi32(-job->offset * sum));
-            acc[t][j] = _mm256_fmadd_ps(_mm256_mul_ps(scale[j], x_scale), _mm256_cvtepi32_ps(total), acc[t][j]);
-            if (w->minimum)
-                acc[t][j] = _mm256_fmadd_ps(_mm256_mul_ps(least[j], x_scale), _mm256_set1_ps((float)sum), acc[t][j])))
+            total = _mm256_add_epi32(_mm256_add_epi32(isum[t][j][0], isum[t][j][1]), start);
+            acc[t][j] = skl__scale_add_256(acc[t][j], scale[j], x_scale, skl__to_float_256(total), acts->row);
+            if (w->minimum) acc[t][j] = skl__scale_add_256(acc[t][j], least[j], x_scale, x_sum, acts->row)))
         if (--left == 0) {
             left = units_per_group;
             group += 16;
         }
     }
-    SKL__EACH_TOKEN(width, if (t < tokens) {
-        x_scale = _mm256_set1_ps(acts->row ? x_scales[t][0] : 1.0f);
-        SKL__EACH_VECTOR(vectors, skl__store_rows_256(job->y + (token + t) * job->y_stride + tile * 16, w->rows - tile * 16,
-                                                      8 * j, _mm256_mul_ps(acc[t][j], x_scale))) })
+    if (acts->row) {
+        SKL__EACH_CELL(width, vectors, acc[t][j] = _mm256_mul_ps(acc[t][j], _mm256_set1_ps(x_scales[t][0])))
+    }
+    SKL__EACH_CELL(width, vectors, if (t < tokens)
+                   skl__store_rows_256(y + t * job->y_stride, w->rows - tile * 16, 8 * j, acc[t][j]))
 }
 
-SKL__INLINE SKL__TARGET(SKL__AVX2) void skl__stream_each_256(const skl__x86_job *job, size_t tile, size_t token, size_t tokens,
-                                                               const int bits, skl__dot_256 *dot, const int chain)
+SKL__BODY_256 void skl__stream_each_256(const skl__x86_job *job, size_t tile, size_t token, size_t tokens,
+                                        const int bits, skl__dot_256 *dot, const int chain)
 {
     if (tokens == 1) skl__stream_256(job, tile, token, tokens, bits, 1, 2, dot, chain);
     else if (tokens == 2) skl__stream_256(job, tile, token, tokens, bits, 2, 2, dot, chain);
@@ -3390,7 +3412,8 @@ static SKL__TARGET(SKL__AVX2) void skl__block_q4_a8_avx2(const skl__x86_block *b
     skl__block_each_256(b, 4, 2, skl__dot_sign_256, 8);
 }
 
-static SKL__TARGET(SKL__AVX2) void skl__stream_q4_a8_avx2(const skl__x86_job *job, size_t tile, size_t token, size_t tokens)
+static SKL__TARGET(SKL__AVX2) void skl__stream_q4_a8_avx2(const skl__x86_job *job, size_t tile, size_t token,
+                                                          size_t tokens)
 {
     skl__stream_each_256(job, tile, token, tokens, 4, skl__dot_sign_256, 1);
 }
@@ -3405,27 +3428,28 @@ static SKL__TARGET(SKL__AVX2) void skl__block_q8_a8_avx2(const skl__x86_block *b
     skl__block_each_256(b, 4, 2, skl__dot_sign_256, 0);
 }
 
-static SKL__TARGET(SKL__AVX2) void skl__stream_q8_a8_avx2(const skl__x86_job *job, size_t tile, size_t token, size_t tokens)
+static SKL__TARGET(SKL__AVX2) void skl__stream_q8_a8_avx2(const skl__x86_job *job, size_t tile, size_t token,
+                                                          size_t tokens)
 {
     skl__stream_each_256(job, tile, token, tokens, 8, skl__dot_sign_256, 0);
 }
 
 static void skl__matmul_q4_a8_avx2(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
-                                  const skl__acts *x, size_t tokens)
+                                   const skl__acts *x, size_t tokens)
 {
     const skl__x86_job job = skl__x86_begin(y, y_stride, w, x, 0);
     skl__matmul_x86(&job, tile_begin, tile_end, tokens, 1, 4, skl__block_q4_a8_avx2, skl__stream_q4_a8_avx2);
 }
 
 static void skl__matmul_q4_a4_avx2(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
-                                  const skl__acts *x, size_t tokens)
+                                   const skl__acts *x, size_t tokens)
 {
     const skl__x86_job job = skl__x86_begin(y, y_stride, w, x, 0);
     skl__matmul_x86(&job, tile_begin, tile_end, tokens, 1, 4, skl__block_q4_a4_avx2, skl__stream_q4_a8_avx2);
 }
 
 static void skl__matmul_q8_a8_avx2(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
-                                  const skl__acts *x, size_t tokens)
+                                   const skl__acts *x, size_t tokens)
 {
     const skl__x86_job job = skl__x86_begin(y, y_stride, w, x, 0);
     skl__matmul_x86(&job, tile_begin, tile_end, tokens, 1, 4, skl__block_q8_a8_avx2, skl__stream_q8_a8_avx2);
@@ -3437,14 +3461,15 @@ static SKL__TARGET(SKL__AVXVNNI) void skl__block_avxvnni(const skl__x86_block *b
     skl__block_each_256(b, 6, 2, skl__dot_vnni_256, 0);
 }
 
-static SKL__TARGET(SKL__AVXVNNI) void skl__stream_avxvnni(const skl__x86_job *job, size_t tile, size_t token, size_t tokens)
+static SKL__TARGET(SKL__AVXVNNI) void skl__stream_avxvnni(const skl__x86_job *job, size_t tile, size_t token,
+                                                          size_t tokens)
 {
     if (job->w->storage == SKL__TILES_4) skl__stream_each_256(job, tile, token, tokens, 4, skl__dot_vnni_256, 0);
     else skl__stream_each_256(job, tile, token, tokens, 8, skl__dot_vnni_256, 0);
 }
 
 static void skl__matmul_avxvnni(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
-                                  const skl__acts *x, size_t tokens)
+                                const skl__acts *x, size_t tokens)
 {
     const skl__x86_job job = skl__x86_begin(y, y_stride, w, x, 128);
     skl__matmul_x86(&job, tile_begin, tile_end, tokens, 1, 6, skl__block_avxvnni, skl__stream_avxvnni);
@@ -3452,262 +3477,280 @@ static void skl__matmul_avxvnni(float *y, size_t y_stride, const skl__matrix *w,
 
 #endif
 
-/* ---------------------------------------------------------------------------------------------------------- 512 bits */
+/* --- 512 bits --- */
 
 SKL__INLINE SKL__TARGET(SKL__AVX512VNNI) __m512i skl__dot_vnni_512(__m512i sum, __m512i w, __m512i x)
 {
     return _mm512_dpbusd_epi32(sum, w, x);
 }
 
-SKL__INLINE SKL__TARGET(SKL__AVX512) __m512i skl__dot_sign_512(__m512i sum, __m512i w, __m512i x)
+SKL__BODY_512 __m512i skl__dot_sign_512(__m512i sum, __m512i w, __m512i x)
 {
+    const __m512i ones = _mm512_set1_epi16(1);
     const __m512i signed_x = _mm512_mask_sub_epi8(x, _mm512_movepi8_mask(w), _mm512_setzero_si512(), x);
-    return _mm512_add_epi32(sum, _mm512_madd_epi16(_mm512_maddubs_epi16(_mm512_abs_epi8(w), signed_x), _mm512_set1_epi16(1)));
+    const __m512i pair = _mm512_maddubs_epi16(_mm512_abs_epi8(w), signed_x);
+    return _mm512_add_epi32(sum, _mm512_madd_epi16(pair, ones));
 }
 
-SKL__INLINE SKL__TARGET(SKL__AVX512) __m512i skl__load_line_512(const unsigned char *codes)
+SKL__BODY_512 __m512i skl__load_line_512(const unsigned char *codes)
 {
     return _mm512_loadu_si512((const void *)codes);
 }
 
-SKL__INLINE SKL__TARGET(SKL__AVX512) __m512 skl__load_scales_512(const unsigned char *scales, int wide)
+/* The plain forms of two intrinsics make GCC 12 warn of an uninitialised register of its own; these have none. */
+SKL__BODY_512 __m512 skl__load_scales_512(const unsigned char *scales, int wide)
 {
     if (wide) return _mm512_loadu_ps((const void *)scales);
-    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)scales));
+    return _mm512_maskz_cvtph_ps((__mmask16)-1, _mm256_loadu_si256((const __m256i *)(const void *)scales));
 }
 
-SKL__INLINE SKL__TARGET(SKL__AVX512) __mmask16 skl__row_mask_512(size_t rows, size_t row)
+SKL__BODY_512 __m512i skl__broadcast_512(const int8_t *x)
+{
+    return _mm512_set1_epi32(skl__load_quad(x));
+}
+
+/* Products of a quad, added in pairs to sums of 16 bits; and such sums, added in pairs to sums of 32 bits. */
+SKL__BODY_512 __m512i skl__pairs_512(__m512i pair, __m512i w, __m512i x)
+{
+    return _mm512_add_epi16(pair, _mm512_maddubs_epi16(w, x));
+}
+
+SKL__BODY_512 __m512i skl__widen_512(__m512i sum, __m512i pair)
+{
+    return _mm512_add_epi32(sum, _mm512_madd_epi16(pair, _mm512_set1_epi16(1)));
+}
+
+SKL__BODY_512 __m512 skl__to_float_512(__m512i sum)
+{
+    return _mm512_maskz_cvtepi32_ps((__mmask16)-1, sum);
+}
+
+SKL__BODY_512 __mmask16 skl__row_mask_512(size_t rows, size_t row)
 {
     return (__mmask16)((1u << (rows - row)) - 1u);
 }
 
 /* Rows [row, row + 16) of one token's outputs, as far as the matrix has them:  y  [rows] */
-SKL__INLINE SKL__TARGET(SKL__AVX512) __m512 skl__load_rows_512(const float *y, size_t rows, size_t row)
+SKL__BODY_512 __m512 skl__load_rows_512(const float *y, size_t rows, size_t row)
 {
     return rows < row + 16 ? _mm512_maskz_loadu_ps(skl__row_mask_512(rows, row), y + row) : _mm512_loadu_ps(y + row);
 }
 
-SKL__INLINE SKL__TARGET(SKL__AVX512) void skl__store_rows_512(float *y, size_t rows, size_t row, __m512 value)
+SKL__BODY_512 void skl__store_rows_512(float *y, size_t rows, size_t row, __m512 value)
 {
     if (rows < row + 16) _mm512_mask_storeu_ps(y + row, skl__row_mask_512(rows, row), value);
     else _mm512_storeu_ps(y + row, value);
 }
 
+/* acc + (scale_w * scale_x) * value, where a scale per token waits for the end of the row. */
+SKL__BODY_512 __m512 skl__scale_add_512(__m512 acc, __m512 scale, const float *x_scale, __m512 value, int row)
+{
+    return _mm512_fmadd_ps(row ? scale : _mm512_mul_ps(scale, _mm512_set1_ps(*x_scale)), value, acc);
+}
+
 /* One unit of a block by dot steps:  isum  [width][vectors]    codes  [quads][vectors][64] */
-SKL__INLINE SKL__TARGET(SKL__AVX512) void skl__unit_dot_512(__m512i (*isum)[2], const unsigned char *codes,
-                                                            const skl__x86_block *b, size_t k, const int width,
-                                                            const int vectors, skl__dot_512 *dot)
+SKL__BODY_512 void skl__unit_dot_512(__m512i (*isum)[2], const unsigned char *codes, const skl__x86_block *b, size_t k,
+                                     const int width, const int vectors, skl__dot_512 *dot)
 {
     const unsigned char *end = codes + b->quads * (size_t)vectors * 64;
-    __m512i line[2], x;
+    __m512i line[2];
     int i;
 
     do {
         SKL__UNROLL_4
         for (i = 0; i < 4; i++, codes += vectors * 64, k += 4) {
             SKL__EACH_VECTOR(vectors, line[j] = skl__load_line_512(codes + j * 64))
-            SKL__EACH_TOKEN(width, x = _mm512_set1_epi32(skl__load_quad(b->x[t] + k));
-                            SKL__EACH_VECTOR(vectors, isum[t][j] = dot(isum[t][j], line[j], x)))
+            SKL__EACH_CELL(width, vectors, isum[t][j] = dot(isum[t][j], line[j], skl__broadcast_512(b->x[t] + k)))
         }
     } while (codes < end);
 }
 
-/* The same in 16 bits, `chain` quads at a time. */
-SKL__INLINE SKL__TARGET(SKL__AVX512) void skl__unit_chain_512(__m512i (*isum)[2], const unsigned char *codes,
-                                                              const skl__x86_block *b, size_t k, const int width,
-                                                              const int vectors, const size_t chain)
+/* The same in 16 bits, up to `chain` quads at a time. */
+SKL__BODY_512 void skl__unit_chain_512(__m512i (*isum)[2], const unsigned char *codes, const skl__x86_block *b,
+                                       size_t k, const int width, const int vectors, const size_t chain)
 {
-    const __m512i ones = _mm512_set1_epi16(1);
     const unsigned char *end = codes + b->quads * (size_t)vectors * 64, *stop;
-    __m512i pair[SKL__BLOCK_TOKENS][2], line[2], x;
-    int i;
+    __m512i pair[SKL__BLOCK_TOKENS][2], line[2];
 
     while (codes < end) {
-        SKL__EACH_TOKEN(width, SKL__EACH_VECTOR(vectors, pair[t][j] = _mm512_setzero_si512()))
         stop = chain < b->quads ? codes + chain * (size_t)vectors * 64 : end;
+        SKL__EACH_CELL(width, vectors, pair[t][j] = _mm512_setzero_si512())
         do {
-            SKL__UNROLL_4
-            for (i = 0; i < 4; i++, codes += vectors * 64, k += 4) {
-                SKL__EACH_VECTOR(vectors, line[j] = skl__load_line_512(codes + j * 64))
-                SKL__EACH_TOKEN(width, x = _mm512_set1_epi32(skl__load_quad(b->x[t] + k));
-                                SKL__EACH_VECTOR(vectors,
-                    pair[t][j] = _mm512_add_epi16(pair[t][j], _mm512_maddubs_epi16(line[j], x))))
-            }
+            SKL__EACH_VECTOR(vectors, line[j] = skl__load_line_512(codes + j * 64))
+            SKL__EACH_CELL(width, vectors,
+                           pair[t][j] = skl__pairs_512(pair[t][j], line[j], skl__broadcast_512(b->x[t] + k)))
+            codes += vectors * 64;
+            k += 4;
         } while (codes < stop);
-        SKL__EACH_TOKEN(width, SKL__EACH_VECTOR(vectors, isum[t][j] = _mm512_add_epi32(isum[t][j],
-                                                                                       _mm512_madd_epi16(pair[t][j], ones))))
+        SKL__EACH_CELL(width, vectors, isum[t][j] = skl__widen_512(isum[t][j], pair[t][j]))
     }
 }
 
-/* Body of the block kernels: 6 tokens x `vectors` tiles. With 2 tiles, 12 integer and 12 float accumulators, 2 lines and a broadcast
- * take 27 of 32 registers; 4 columns cost 8 loads and 12 dot steps, so the multiplying ports set the pace, not the loads.
- *     chain    lines whose products add up in 16 bits before they are widened; 0 where dot makes the sums */
-SKL__INLINE SKL__TARGET(SKL__AVX512) void skl__block_512(const skl__x86_block *b, const int width, const int vectors,
-                                                         const int row, const int minimum, skl__dot_512 *dot, const size_t chain)
+/* Body of the block kernels: `width` tokens x `vectors` tiles. With 6 x 2, 12 integer and 12 float accumulators, 2 lines and a
+ * broadcast take 27 of 32 registers; 4 columns cost 8 loads and 12 dot steps, so the two multiplying ports set the pace, not
+ * the two that load. Chains keep a third kind of sum and take 4 x 2.
+ *     chain    quads whose products add up in 16 bits before they are widened; 0 where dot makes the sums */
+SKL__BODY_512 void skl__block_512(const skl__x86_block *b, const int width, const int vectors, const int row,
+                                  skl__dot_512 *dot, const size_t chain)
 {
     const unsigned char *codes = b->codes;
-    const float *scales = b->scales, *minima = b->minima;
+    const float *scales = b->scales, *minima = b->minima, *x_scales = b->x_scales, *x_sums = b->x_sums;
+    const int32_t *starts = b->starts;
     __m512i isum[SKL__BLOCK_TOKENS][2];
-    __m512 acc[SKL__BLOCK_TOKENS][2], scale[2], least[2], x_scale, x_sum;
+    __m512 acc[SKL__BLOCK_TOKENS][2], scale[2];
     size_t u, k = 0;
 
-    SKL__EACH_TOKEN(width, SKL__EACH_VECTOR(vectors, acc[t][j] = _mm512_setzero_ps()))
+    SKL__EACH_CELL(width, vectors, acc[t][j] = _mm512_setzero_ps())
     if (!b->first) {
-        SKL__EACH_TOKEN(width, if (t < b->tokens) {
-            SKL__EACH_VECTOR(vectors, acc[t][j] = skl__load_rows_512(b->y + t * b->y_stride, b->rows, 16 * j)) })
+        SKL__EACH_CELL(width, vectors, if (t < b->tokens)
+                       acc[t][j] = skl__load_rows_512(b->y + t * b->y_stride, b->rows, 16 * j))
     }
     for (u = 0; u < b->units; u++) {
-        SKL__EACH_TOKEN(width, SKL__EACH_VECTOR(vectors, isum[t][j] = _mm512_set1_epi32(b->starts[t * SKL__PANEL_UNITS + u])))
+        SKL__EACH_CELL(width, vectors, isum[t][j] = _mm512_set1_epi32(starts[t * SKL__PANEL_UNITS + u]))
         if (row && b->split && !b->first) {
-            SKL__EACH_TOKEN(width, SKL__EACH_VECTOR(vectors, isum[t][j] = _mm512_castps_si512(acc[t][j]);
-                                                    acc[t][j] = _mm512_setzero_ps()))
+            SKL__EACH_CELL(width, vectors, isum[t][j] = _mm512_castps_si512(acc[t][j]); acc[t][j] = _mm512_setzero_ps())
         }
         if (chain) skl__unit_chain_512(isum, codes, b, k, width, vectors, chain);
         else skl__unit_dot_512(isum, codes, b, k, width, vectors, dot);
         codes += b->quads * (size_t)vectors * 64;
         k += b->quads * 4;
         if (row && b->split && !b->last) {
-            SKL__EACH_TOKEN(width, SKL__EACH_VECTOR(vectors, acc[t][j] = _mm512_castsi512_ps(isum[t][j])))
+            SKL__EACH_CELL(width, vectors, acc[t][j] = _mm512_castsi512_ps(isum[t][j]))
             break;
         }
-        SKL__EACH_VECTOR(vectors, scale[j] = _mm512_load_ps(scales + 16 * j);
-                         if (minimum) least[j] = _mm512_load_ps(minima + 16 * j))
-        SKL__EACH_TOKEN(width, x_scale = _mm512_set1_ps(b->x_scales[t * SKL__PANEL_UNITS + u]);
-                        x_sum = _mm512_set1_ps(b->x_sums[t * SKL__PANEL_UNITS + u]);
-                        SKL__EACH_VECTOR(vectors,
-            acc[t][j] = _mm512_fmadd_ps(row ? scale[j] : _mm512_mul_ps(scale[j], x_scale), _mm512_cvtepi32_ps(isum[t][j]),
-                                        acc[t][j]);
-            if (minimum) acc[t][j] = _mm512_fmadd_ps(row ? least[j] : _mm512_mul_ps(least[j], x_scale), x_sum, acc[t][j])))
+        SKL__EACH_VECTOR(vectors, scale[j] = _mm512_load_ps(scales + 16 * j))
+        SKL__EACH_CELL(width, vectors, acc[t][j] = skl__scale_add_512(
+            acc[t][j], scale[j], x_scales + t * SKL__PANEL_UNITS + u, skl__to_float_512(isum[t][j]), row))
+        if (b->minimum) {
+            SKL__EACH_VECTOR(vectors, scale[j] = _mm512_load_ps(minima + 16 * j))
+            SKL__EACH_CELL(width, vectors, acc[t][j] = skl__scale_add_512(
+                acc[t][j], scale[j], x_scales + t * SKL__PANEL_UNITS + u,
+                _mm512_set1_ps(x_sums[t * SKL__PANEL_UNITS + u]), row))
+        }
         scales += vectors * 16;
         minima += vectors * 16;
     }
     if (row && b->last) {
-        SKL__EACH_TOKEN(width, x_scale = _mm512_set1_ps(b->x_scales[t * SKL__PANEL_UNITS]);
-                        SKL__EACH_VECTOR(vectors, acc[t][j] = _mm512_mul_ps(acc[t][j], x_scale)))
+        SKL__EACH_CELL(width, vectors,
+                       acc[t][j] = _mm512_mul_ps(acc[t][j], _mm512_set1_ps(x_scales[t * SKL__PANEL_UNITS])))
     }
-    SKL__EACH_TOKEN(width, if (t < b->tokens) {
-        SKL__EACH_VECTOR(vectors, skl__store_rows_512(b->y + t * b->y_stride, b->rows, 16 * j, acc[t][j])) })
+    SKL__EACH_CELL(width, vectors, if (t < b->tokens)
+                   skl__store_rows_512(b->y + t * b->y_stride, b->rows, 16 * j, acc[t][j]))
 }
 
-/* The flags that the inner loops must not ask for become constants here. */
-SKL__INLINE SKL__TARGET(SKL__AVX512) void skl__block_each_512(const skl__x86_block *b, const int width, const int vectors,
-                                                              skl__dot_512 *dot, const size_t chain)
+/* The flag that the inner loop must not ask for becomes a constant here. */
+SKL__BODY_512 void skl__block_each_512(const skl__x86_block *b, const int width, const int vectors, skl__dot_512 *dot,
+                                       const size_t chain)
 {
-    if (b->row) {
-        if (b->minimum) skl__block_512(b, width, vectors, 1, 1, dot, chain);
-        else skl__block_512(b, width, vectors, 1, 0, dot, chain);
-    } else {
-        if (b->minimum) skl__block_512(b, width, vectors, 0, 1, dot, chain);
-        else skl__block_512(b, width, vectors, 0, 0, dot, chain);
-    }
+    if (b->row) skl__block_512(b, width, vectors, 1, dot, chain);
+    else skl__block_512(b, width, vectors, 0, dot, chain);
 }
 
 /* A run of 32 columns of 4-bit codes, from memory to isum:  from  [4 lines][64]    isum  [width][vectors][2] */
-SKL__INLINE SKL__TARGET(SKL__AVX512) void skl__stream_run_512(__m512i (*isum)[2][2], const unsigned char *from,
-                                                              const int8_t *const *x, size_t k, const int width,
-                                                              const int vectors, skl__dot_512 *dot, const int chain)
+SKL__BODY_512 void skl__stream_run_512(__m512i (*isum)[2][2], const unsigned char *from, const int8_t *const *x,
+                                       size_t k, const int width, const int vectors, skl__dot_512 *dot, const int chain)
 {
-    const __m512i low = _mm512_set1_epi8(15), ones = _mm512_set1_epi16(1);
-    __m512i pair[SKL__BLOCK_TOKENS][2], line[2], high[2], x_line, x_high;
+    const __m512i mask = _mm512_set1_epi8(15);
+    __m512i pair[SKL__BLOCK_TOKENS][2], low[2], high[2];
     int c;
 
-    if (chain) { SKL__EACH_TOKEN(width, SKL__EACH_VECTOR(vectors, pair[t][j] = _mm512_setzero_si512())) }
+    SKL__EACH_CELL(width, vectors, pair[t][j] = _mm512_setzero_si512())
     SKL__UNROLL_4
     for (c = 0; c < 4; c++, from += 64, k += 4) {
-        SKL__EACH_VECTOR(vectors, line[j] = skl__load_line_512(from + j * 64);
-                         high[j] = _mm512_and_si512(_mm512_srli_epi16(line[j], 4), low);
-                         line[j] = _mm512_and_si512(line[j], low))
-        SKL__EACH_TOKEN(width, x_line = _mm512_set1_epi32(skl__load_quad(x[t] + k));
-                        x_high = _mm512_set1_epi32(skl__load_quad(x[t] + k + 16));
-                        SKL__EACH_VECTOR(vectors,
-            if (chain) {
-                pair[t][j] = _mm512_add_epi16(pair[t][j], _mm512_maddubs_epi16(line[j], x_line));
-                pair[t][j] = _mm512_add_epi16(pair[t][j], _mm512_maddubs_epi16(high[j], x_high));
-            } else {
-                isum[t][j][0] = dot(isum[t][j][0], line[j], x_line);
-                isum[t][j][1] = dot(isum[t][j][1], high[j], x_high);
-            }))
+        SKL__EACH_VECTOR(vectors, low[j] = skl__load_line_512(from + j * 64);
+                         high[j] = _mm512_and_si512(_mm512_srli_epi16(low[j], 4), mask);
+                         low[j] = _mm512_and_si512(low[j], mask))
+        if (chain) {
+            SKL__EACH_CELL(width, vectors,
+                           pair[t][j] = skl__pairs_512(pair[t][j], low[j], skl__broadcast_512(x[t] + k));
+                           pair[t][j] = skl__pairs_512(pair[t][j], high[j], skl__broadcast_512(x[t] + k + 16)))
+        } else {
+            SKL__EACH_CELL(width, vectors,
+                           isum[t][j][0] = dot(isum[t][j][0], low[j], skl__broadcast_512(x[t] + k));
+                           isum[t][j][1] = dot(isum[t][j][1], high[j], skl__broadcast_512(x[t] + k + 16)))
+        }
     }
-    if (chain) {
-        SKL__EACH_TOKEN(width, SKL__EACH_VECTOR(vectors, isum[t][j][0] = _mm512_add_epi32(isum[t][j][0],
-                                                                                          _mm512_madd_epi16(pair[t][j], ones))))
-    }
+    if (chain) { SKL__EACH_CELL(width, vectors, isum[t][j][0] = skl__widen_512(isum[t][j][0], pair[t][j])) }
 }
 
 /* 8 columns of 8-bit codes:  from  [2 lines][64] */
-SKL__INLINE SKL__TARGET(SKL__AVX512) void skl__stream_pair_512(__m512i (*isum)[2][2], const unsigned char *from,
-                                                               const int8_t *const *x, size_t k, __m512i flip, const int width,
-                                                               const int vectors, skl__dot_512 *dot)
+SKL__BODY_512 void skl__stream_pair_512(__m512i (*isum)[2][2], const unsigned char *from, const int8_t *const *x,
+                                        size_t k, __m512i flip, const int width, const int vectors, skl__dot_512 *dot)
 {
-    __m512i line[2][2], x_line[2];
+    __m512i line[2][2];
 
     SKL__EACH_VECTOR(vectors, line[j][0] = _mm512_xor_si512(skl__load_line_512(from + j * 64), flip);
                      line[j][1] = _mm512_xor_si512(skl__load_line_512(from + 64 + j * 64), flip))
-    SKL__EACH_TOKEN(width, x_line[0] = _mm512_set1_epi32(skl__load_quad(x[t] + k));
-                    x_line[1] = _mm512_set1_epi32(skl__load_quad(x[t] + k + 4));
-                    SKL__EACH_VECTOR(vectors, isum[t][j][0] = dot(isum[t][j][0], line[j][0], x_line[0]);
-                                     isum[t][j][1] = dot(isum[t][j][1], line[j][1], x_line[1])))
+    SKL__EACH_CELL(width, vectors, isum[t][j][0] = dot(isum[t][j][0], line[j][0], skl__broadcast_512(x[t] + k));
+                   isum[t][j][1] = dot(isum[t][j][1], line[j][1], skl__broadcast_512(x[t] + k + 4)))
 }
 
-/* Body of the stream kernels: one tile x up to `width` tokens, in order of memory. The two nibbles of a line go to sums of their own:
- * two short chains of dot steps instead of a long one. Also for tokens that are too few to pay for a panel. */
-SKL__INLINE SKL__TARGET(SKL__AVX512) void skl__stream_512(const skl__x86_job *job, size_t tile, size_t token, size_t tokens,
-                                                          const int bits, const int width, const int vectors,
-                                                          skl__dot_512 *dot, const int chain)
+/* Body of the stream kernels: one tile x up to `width` tokens, in order of memory. The two nibbles of a line go to sums of
+ * their own: two short chains of dot steps instead of a long one. The next tile is fetched meanwhile, in bursts of 4 KB that
+ * run over codes and scales alike: the scales of a tile are needed long before a sequential read would come to them.
+ *     bits     4 or 8        chain    products of a run add up in 16 bits */
+SKL__BODY_512 void skl__stream_512(const skl__x86_job *job, size_t tile, size_t token, size_t tokens, const int bits,
+                                   const int width, const int vectors, skl__dot_512 *dot, const int chain)
 {
     const skl__matrix *w = job->w;
     const skl__acts *acts = job->x;
     const skl__tile parts = skl__tile_at(w, tile);
-    const unsigned char *from = parts.codes;
-    const size_t units = w->columns / job->unit, units_per_group = w->group / job->unit, scale_bytes = w->wide ? 4 : 2;
     const __m512i flip = _mm512_set1_epi8((char)job->flip);
+    float *y = job->y + token * job->y_stride + tile * 16;
+    const size_t runs = acts->columns / 32, scale_bytes = w->wide ? 4 : 2, units_per_group = w->group / job->unit;
+    const size_t fetch_columns = bits == 4 ? 512 : 256, fetch_bytes = w->stride * fetch_columns / w->columns;
+    const unsigned char *from = parts.codes, *fetch = parts.codes + w->stride, *fetch_end = fetch;
     const int8_t *x[SKL__BLOCK_TOKENS];
     const int32_t *sums[SKL__BLOCK_TOKENS];
     const float *x_scales[SKL__BLOCK_TOKENS];
-    __m512i isum[SKL__BLOCK_TOKENS][2][2], total;
-    __m512 acc[SKL__BLOCK_TOKENS][2], scale[2], least[2], x_scale;
-    size_t u, k = 0, end, group = 0, left = units_per_group;
+    __m512i isum[SKL__BLOCK_TOKENS][2][2], start, total;
+    __m512 acc[SKL__BLOCK_TOKENS][2], scale[2], least[2], x_sum;
+    size_t k = 0, end, group = 0, left = units_per_group;
     int32_t sum;
-    int c;
 
     SKL__EACH_TOKEN(width, const size_t at = token + (t < tokens ? (size_t)t : tokens - 1);
                     x[t] = acts->codes + at * acts->stride;
-                    sums[t] = acts->sums + at * (acts->columns / 32);
-                    x_scales[t] = acts->scales + at * (acts->row ? 1 : acts->columns / 32);
-                    SKL__EACH_VECTOR(vectors, acc[t][j] = _mm512_setzero_ps()))
-    for (u = 0; u < units; u++) {
-        SKL__EACH_TOKEN(width, SKL__EACH_VECTOR(vectors, isum[t][j][0] = isum[t][j][1] = _mm512_setzero_si512()))
-        for (end = k + job->unit; k < end; k += bits == 4 ? 32 : 8, from += bits == 4 ? 256 : 128) {
-            for (c = 0; c < (bits == 4 ? 256 : 128); c += 64) _mm_prefetch((const char *)from + SKL__AHEAD + c, _MM_HINT_T0);
+                    sums[t] = acts->sums + at * runs;
+                    x_scales[t] = acts->scales + at * (acts->row ? 1 : runs))
+    SKL__EACH_CELL(width, vectors, acc[t][j] = _mm512_setzero_ps())
+    while (k < w->columns) {
+        SKL__EACH_CELL(width, vectors, isum[t][j][0] = isum[t][j][1] = _mm512_setzero_si512())
+        end = k + job->unit;
+        do {
+            if (k % fetch_columns == 0) {
+                fetch_end += fetch_bytes;
+                for (; fetch < fetch_end; fetch += 64) _mm_prefetch((const char *)fetch, _MM_HINT_T0);
+            }
             if (bits == 4) skl__stream_run_512(isum, from, x, k, width, vectors, dot, chain);
             else skl__stream_pair_512(isum, from, x, k, flip, width, vectors, dot);
-        }
-        _mm_prefetch((const char *)parts.scales + w->stride + group * scale_bytes, _MM_HINT_T0);
-        if (w->minimum) _mm_prefetch((const char *)parts.minima + w->stride + group * scale_bytes, _MM_HINT_T0);
-        SKL__EACH_VECTOR(vectors, scale[j] = skl__load_scales_512(parts.scales + (group + 16 * j) * scale_bytes, w->wide);
-                         if (w->minimum)
-                             least[j] = skl__load_scales_512(parts.minima + (group + 16 * j) * scale_bytes, w->wide))
-        SKL__EACH_TOKEN(width, sum = skl__unit_sum(x[t], sums[t], k - job->unit, job->unit);
-                        x_scale = _mm512_set1_ps(acts->row ? 1.0f : x_scales[t][(k - 1) / 32]);
+            from += bits == 4 ? 256 : 128;
+            k += bits == 4 ? 32 : 8;
+        } while (k < end);
+        SKL__EACH_VECTOR(vectors, const size_t at = (group + 16 * j) * scale_bytes;
+                         scale[j] = skl__load_scales_512(parts.scales + at, w->wide);
+                         least[j] = w->minimum ? skl__load_scales_512(parts.minima + at, w->wide) : _mm512_setzero_ps())
+        SKL__EACH_TOKEN(width, const float *x_scale = x_scales[t] + (acts->row ? 0 : (k - 1) / 32);
+                        sum = skl__unit_sum(x[t], sums[t], k - job->unit, job->unit);
+                        start = _mm512_set1_epi32(-job->offset * sum);
+                        x_sum = _mm512_set1_ps((float)sum);
                         SKL__EACH_VECTOR(vectors,
-            total = _mm512_add_epi32(_mm512_add_epi32(isum[t][j][0], isum[t][j][1]), _mm512_set1_epi32(-job->offset * sum));
-            acc[t][j] = _mm512_fmadd_ps(_mm512_mul_ps(scale[j], x_scale), _mm512_cvtepi32_ps(total), acc[t][j]);
-            if (w->minimum)
-                acc[t][j] = _mm512_fmadd_ps(_mm512_mul_ps(least[j], x_scale), _mm512_set1_ps((float)sum), acc[t][j])))
+            total = _mm512_add_epi32(_mm512_add_epi32(isum[t][j][0], isum[t][j][1]), start);
+            acc[t][j] = skl__scale_add_512(acc[t][j], scale[j], x_scale, skl__to_float_512(total), acts->row);
+            if (w->minimum) acc[t][j] = skl__scale_add_512(acc[t][j], least[j], x_scale, x_sum, acts->row)))
         if (--left == 0) {
             left = units_per_group;
             group += 16;
         }
     }
-    SKL__EACH_TOKEN(width, if (t < tokens) {
-        x_scale = _mm512_set1_ps(acts->row ? x_scales[t][0] : 1.0f);
-        SKL__EACH_VECTOR(vectors, skl__store_rows_512(job->y + (token + t) * job->y_stride + tile * 16, w->rows - tile * 16,
-                                                      16 * j, _mm512_mul_ps(acc[t][j], x_scale))) })
+    if (acts->row) {
+        SKL__EACH_CELL(width, vectors, acc[t][j] = _mm512_mul_ps(acc[t][j], _mm512_set1_ps(x_scales[t][0])))
+    }
+    SKL__EACH_CELL(width, vectors, if (t < tokens)
+                   skl__store_rows_512(y + t * job->y_stride, w->rows - tile * 16, 16 * j, acc[t][j]))
 }
 
-SKL__INLINE SKL__TARGET(SKL__AVX512) void skl__stream_each_512(const skl__x86_job *job, size_t tile, size_t token,
-                                                               size_t tokens,
-                                                               const int bits, skl__dot_512 *dot, const int chain)
+SKL__BODY_512 void skl__stream_each_512(const skl__x86_job *job, size_t tile, size_t token, size_t tokens,
+                                        const int bits, skl__dot_512 *dot, const int chain)
 {
     if (tokens == 1) skl__stream_512(job, tile, token, tokens, bits, 1, 1, dot, chain);
     else if (tokens == 2) skl__stream_512(job, tile, token, tokens, bits, 2, 1, dot, chain);
@@ -3720,7 +3763,8 @@ static SKL__TARGET(SKL__AVX512) void skl__block_q4_a8_avx512(const skl__x86_bloc
     else skl__block_each_512(b, 4, 1, skl__dot_sign_512, 8);
 }
 
-static SKL__TARGET(SKL__AVX512) void skl__stream_q4_a8_avx512(const skl__x86_job *job, size_t tile, size_t token, size_t tokens)
+static SKL__TARGET(SKL__AVX512) void skl__stream_q4_a8_avx512(const skl__x86_job *job, size_t tile, size_t token,
+                                                              size_t tokens)
 {
     skl__stream_each_512(job, tile, token, tokens, 4, skl__dot_sign_512, 1);
 }
@@ -3737,27 +3781,28 @@ static SKL__TARGET(SKL__AVX512) void skl__block_q8_a8_avx512(const skl__x86_bloc
     else skl__block_each_512(b, 4, 1, skl__dot_sign_512, 0);
 }
 
-static SKL__TARGET(SKL__AVX512) void skl__stream_q8_a8_avx512(const skl__x86_job *job, size_t tile, size_t token, size_t tokens)
+static SKL__TARGET(SKL__AVX512) void skl__stream_q8_a8_avx512(const skl__x86_job *job, size_t tile, size_t token,
+                                                              size_t tokens)
 {
     skl__stream_each_512(job, tile, token, tokens, 8, skl__dot_sign_512, 0);
 }
 
-static void skl__matmul_q4_a8_avx512(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
-                                  const skl__acts *x, size_t tokens)
+static void skl__matmul_q4_a8_avx512(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin,
+                                     size_t tile_end, const skl__acts *x, size_t tokens)
 {
     const skl__x86_job job = skl__x86_begin(y, y_stride, w, x, 0);
     skl__matmul_x86(&job, tile_begin, tile_end, tokens, 2, 4, skl__block_q4_a8_avx512, skl__stream_q4_a8_avx512);
 }
 
-static void skl__matmul_q4_a4_avx512(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
-                                  const skl__acts *x, size_t tokens)
+static void skl__matmul_q4_a4_avx512(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin,
+                                     size_t tile_end, const skl__acts *x, size_t tokens)
 {
     const skl__x86_job job = skl__x86_begin(y, y_stride, w, x, 0);
     skl__matmul_x86(&job, tile_begin, tile_end, tokens, 2, 4, skl__block_q4_a4_avx512, skl__stream_q4_a8_avx512);
 }
 
-static void skl__matmul_q8_a8_avx512(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
-                                  const skl__acts *x, size_t tokens)
+static void skl__matmul_q8_a8_avx512(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin,
+                                     size_t tile_end, const skl__acts *x, size_t tokens)
 {
     const skl__x86_job job = skl__x86_begin(y, y_stride, w, x, 0);
     skl__matmul_x86(&job, tile_begin, tile_end, tokens, 2, 4, skl__block_q8_a8_avx512, skl__stream_q8_a8_avx512);
@@ -3777,19 +3822,20 @@ static SKL__TARGET(SKL__AVX512VNNI) void skl__stream_avx512vnni(const skl__x86_j
 }
 
 static void skl__matmul_avx512vnni(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
-                                  const skl__acts *x, size_t tokens)
+                                   const skl__acts *x, size_t tokens)
 {
     const skl__x86_job job = skl__x86_begin(y, y_stride, w, x, 128);
     skl__matmul_x86(&job, tile_begin, tile_end, tokens, 2, 6, skl__block_avx512vnni, skl__stream_avx512vnni);
 }
 
 #endif
+
 /* =====================================================================================================================
  * >>arm                                                                                        Integer kernels for NEON
  *
- * Each line of the packed layout is four registers of 4 rows x 4 columns. Three levels, which differ only in how they make the
- * integer sums of a unit (the columns between two scales); sums of integers are exact in any order, the float chain per output
- * is the one of >>scalar, and so are the bits:
+ * Each line of the packed layout is four registers of 4 rows x 4 columns. Three levels, which differ only in how they
+ * make the integer sums of a unit (the columns between two scales); sums of integers are exact in any order, the float
+ * chain per output is the one of >>scalar, and so are the bits:
  *
  *     neon            products of 8 rows-and-columns at a time in 16 bits, widened before they can overflow
  *     neon_dotprod    SDOT: 4 rows x 4 columns by 4 columns of one token
@@ -3797,17 +3843,18 @@ static void skl__matmul_avx512vnni(float *y, size_t y_stride, const skl__matrix 
  *
  * Two ways through a matrix:
  *     stream    1 or 2 tokens, memory-bound: tile after tile, every line is unpacked in registers and used at once
- *     panel     more tokens, compute-bound: a panel of up to 256 columns of one tile is unpacked into L1 and meets all tokens,
- *               8 rows x 6 tokens at a time; between two panels of a tile the accumulators rest in y
+ *     panel     more tokens, compute-bound: a panel of up to 512 columns of one tile is unpacked into L1 and meets all
+ *               tokens, 8 rows x 6 tokens at a time; between two panels of a tile the accumulators rest in y
  *
- * In registers codes of 4 bits stay unsigned, and sums start at -8 * (sum of the activations), which is known and costs nothing.
- * Panels are unpacked once for many tokens, so there the 8 is taken off the codes.
+ * A stream leaves codes of 4 bits unsigned and starts its sums at -8 * (sum of the activations), which is known. A
+ * panel is unpacked once for many tokens, so there the 8 is taken off the codes.
  * ================================================================================================================== */
 #if SKL__ARM_KERNELS
 
-/* Instructions per function. Clang before 16 (Apple's before 15) hides the intrinsics unless the command line enables the feature,
- * for example with -march=armv8.2-a+dotprod+i8mm; without, it goes without these rows. GCC wants ARMv8.2 for them; "arch" would take
- * away what else the command line enables, and then nothing could be inlined, so it is only raised from where it is lower. */
+/* Instructions per function. Clang before 16 (Apple's before 15) hides the intrinsics unless the command line enables
+ * the feature, for example with -march=armv8.2-a+dotprod+i8mm; otherwise it goes without these rows. GCC wants ARMv8.2
+ * for them; "arch" would take away what else the command line enables, and then nothing could be inlined, so it is only
+ * raised from where it is lower. */
 #if defined(__apple_build_version__)
 #define SKL__ARM_HIDES (__apple_build_version__ < 15000000)
 #elif defined(__clang__)
@@ -3817,7 +3864,7 @@ static void skl__matmul_avx512vnni(float *y, size_t y_stride, const skl__matrix 
 #endif
 
 #if defined(__clang__) || defined(__ARM_FEATURE_DOTPROD) || defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC) || \
-    defined(__ARM_FEATURE_SVE) || defined(__ARM_FEATURE_COMPLEX)
+    defined(__ARM_FEATURE_SVE) || defined(__ARM_FEATURE_COMPLEX) || defined(__ARM_FEATURE_MATMUL_INT8)
 #define SKL__ARM_82 ""
 #elif defined(__ARM_FEATURE_CRYPTO)
 #define SKL__ARM_82 "arch=armv8.2-a+crypto"
@@ -3833,7 +3880,8 @@ static void skl__matmul_avx512vnni(float *y, size_t y_stride, const skl__matrix 
 
 #if !SKL__HAS_NEON_DOTPROD
 #define SKL__HAS_NEON_I8MM 0
-#elif defined(__ARM_FEATURE_MATMUL_INT8) || (defined(__clang__) && !SKL__ARM_HIDES) || (!defined(__clang__) && __GNUC__ >= 10)
+#elif defined(__ARM_FEATURE_MATMUL_INT8) || (defined(__clang__) && !SKL__ARM_HIDES) || \
+    (!defined(__clang__) && __GNUC__ >= 10)
 #define SKL__HAS_NEON_I8MM 1
 #else
 #define SKL__HAS_NEON_I8MM 0
@@ -3847,17 +3895,13 @@ static void skl__matmul_avx512vnni(float *y, size_t y_stride, const skl__matrix 
 #define SKL__TARGET_I8MM SKL__TARGET(SKL__ARM_82 "+dotprod+i8mm")
 #endif
 
-#if defined(__clang__)
-#define SKL__UNROLL _Pragma("unroll")
-#else
-#define SKL__UNROLL _Pragma("GCC unroll 16")
-#endif
+/* For i below n. Unrolled, so that arrays indexed by i live in registers; the bound is a constant of its own, because
+ * Clang unrolls before it knows what a parameter n will be. */
+#define SKL__EACH(i, most, n) SKL__UNROLL for ((i) = 0; (i) < (most); (i)++) if ((i) < (n))
 
-#define SKL__EACH(i, n) SKL__UNROLL for ((i) = 0; (i) < (n); (i)++)    /* unrolled, so that arrays indexed by i live in registers */
-
-#define SKL__PANEL_COLUMNS 256
-#define SKL__PANEL_UNITS 16    /* units of 16 columns in a panel */
-#define SKL__STRIP_TOKENS 96   /* tokens that meet one unpacked panel */
+#define SKL__PANEL_COLUMNS 512
+#define SKL__PANEL_UNITS 16    /* and at most that many units: 256 columns if a unit is 16 */
+#define SKL__STRIP_TOKENS 48   /* tokens that meet one unpacked panel */
 #define SKL__BLOCK_TOKENS 6    /* tokens in registers, at most; always an even number */
 
 /* What one matmul call shares. */
@@ -3870,19 +3914,20 @@ typedef struct skl__neon_job {
     int pairs;                 /* operands in the order of SMMLA */
 } skl__neon_job;
 
-/* One tile, up to 256 columns. The two halves of 8 rows stand apart, because a block works on one of them. */
+/* One tile, up to 512 columns. The two halves of 8 rows stand apart, because a block works on one of them. */
 typedef struct skl__neon_panel {
-    int8_t codes[2][SKL__PANEL_COLUMNS * 8];       /* [columns / 4][8 rows][4], or, in pairs, [columns / 8][8 rows][8] */
-    float scales[2][SKL__PANEL_UNITS * 16];        /* [units][8 rows], or, in pairs, [units][4 pairs][2][2]: twice each pair */
+    int8_t codes[2][SKL__PANEL_COLUMNS * 8]; /* [columns / 4][8 rows][4], or, in pairs, [columns / 8][8 rows][8] */
+    float scales[2][SKL__PANEL_UNITS * 16];  /* [units][8 rows], or, in pairs, [units][4][2][2]: each pair twice */
     float minima[2][SKL__PANEL_UNITS * 16];
 } skl__neon_panel;
 
-/* What a strip of tokens brings to a panel. A last token without a partner is there twice. */
+/* What a strip of tokens brings to a panel. A last token without a partner is there twice.
+ *     codes  [tokens / 2][columns / 16][2][16], or, in pairs, [tokens / 2][columns / 8][2][8] */
 typedef struct skl__neon_strip {
-    int8_t codes[SKL__STRIP_TOKENS * SKL__PANEL_COLUMNS]; /* [tokens / 2][columns / 16][2][16], in pairs [..][columns / 8][2][8] */
-    float scales[SKL__PANEL_UNITS][SKL__STRIP_TOKENS];    /* 1 if there is one scale per token: multiplying by 1 changes nothing */
+    int8_t codes[SKL__STRIP_TOKENS * SKL__PANEL_COLUMNS];
+    float scales[SKL__PANEL_UNITS][SKL__STRIP_TOKENS];    /* 1 if there is one per token: times 1 changes nothing */
     float sums[SKL__PANEL_UNITS][SKL__STRIP_TOKENS];
-    float row_scales[SKL__STRIP_TOKENS];                  /* 1 if there is one scale per run */
+    float row_scales[SKL__STRIP_TOKENS];                  /* 1 if there is one per run */
 } skl__neon_strip;
 
 /* A block of tokens against 8 rows of a panel. */
@@ -3893,10 +3938,8 @@ typedef struct skl__neon_block {
     size_t x_pair;                      /* bytes from one pair of tokens to the next */
     const float *x_scales, *x_sums;     /* [units][STRIP_TOKENS] */
     const float *x_row_scales;          /* [tokens] */
-    float *y;                           /* first token, first row */
-    size_t y_stride;
-    size_t tokens;                      /* that there are; the kernel may compute more */
-    size_t rows;                        /* of the matrix, from the first row on */
+    float *y;                           /* 8 rows of all tokens of the block, */
+    size_t y_stride;                    /* floats from one token to the next */
     size_t units, columns;              /* columns per unit */
     int minimum;
     int first, last;                    /* first, last panel of the tile */
@@ -3908,11 +3951,21 @@ typedef void skl__neon_block_kernel(const skl__neon_block *block, size_t width);
 /* tokens: 1 or 2 */
 typedef void skl__neon_stream_kernel(const skl__neon_job *job, size_t tile, size_t token, size_t tokens);
 
-/* ---------------------------------------------------------------------------------------------------- Panels and strips */
+/* ------------------------------------------------------------------------------------------------ Panels and strips */
 
 SKL__INLINE int8x16_t skl__load_codes_neon(const unsigned char *codes)
 {
     return vreinterpretq_s8_u8(vld1q_u8(codes));
+}
+
+/* Zeros the compiler knows nothing of. Clang keeps -ffast-math for its intrinsics, in spite of the pragma, and would
+ * turn a multiply-add onto zero into a product, which can be -0 where the sum is 0. */
+SKL__INLINE float32x4_t skl__zeros_neon(void)
+{
+    float32x4_t zeros = vdupq_n_f32(0.0f);
+
+    SKL__ROUNDED(zeros);
+    return zeros;
 }
 
 /* Four scales or minima from `first` on, at any alignment. */
@@ -3934,7 +3987,7 @@ SKL__INLINE int32_t skl__unit_sum_neon(const skl__acts *x, size_t token, size_t 
     return sum;
 }
 
-/* 4 rows x 8 columns, four registers of which make up  to  [2][8 rows][4], or, in pairs, [8 rows][8].        part 0 or 1 */
+/* 4 rows x 8 columns into half (part 0 or 1) of  to  [2][8 rows][4], or, in pairs, [8 rows][8] */
 SKL__INLINE void skl__put_codes_neon(int8_t *to, size_t part, int8x16_t even, int8x16_t odd, int pairs)
 {
     const int32x4_t a = vreinterpretq_s32_s8(even), b = vreinterpretq_s32_s8(odd);
@@ -3958,8 +4011,8 @@ static void skl__unpack_codes_neon(int8_t *to, const skl__neon_job *job, const u
     for (k = 0; k < columns; k += four ? 32 : 8) {
         for (c = 0; c < (four ? 2u : 1u); c++, from += 128) {
             for (part = 0; part < 2; part++) {
-                const int8x16_t even =
-                    skl__load_codes_neon(from + part * 16), odd = skl__load_codes_neon(from + part * 16 + 64);
+                const int8x16_t even = skl__load_codes_neon(from + part * 16);
+                const int8x16_t odd = skl__load_codes_neon(from + part * 16 + 64);
                 const uint8x16_t high_even = vshrq_n_u8(vreinterpretq_u8_s8(even), 4);
                 const uint8x16_t high_odd = vshrq_n_u8(vreinterpretq_u8_s8(odd), 4);
                 int8_t *at = to + (k + c * 8) * 8;
@@ -3968,8 +4021,8 @@ static void skl__unpack_codes_neon(int8_t *to, const skl__neon_job *job, const u
                     skl__put_codes_neon(at, part, even, odd, job->pairs);
                     continue;
                 }
-                skl__put_codes_neon(at, part, vsubq_s8(vandq_s8(even, low), offset), vsubq_s8(vandq_s8(odd, low), offset),
-                                    job->pairs);
+                skl__put_codes_neon(at, part, vsubq_s8(vandq_s8(even, low), offset),
+                                    vsubq_s8(vandq_s8(odd, low), offset), job->pairs);
                 skl__put_codes_neon(at + 128, part, vsubq_s8(vreinterpretq_s8_u8(high_even), offset),
                                     vsubq_s8(vreinterpretq_s8_u8(high_odd), offset), job->pairs);
             }
@@ -3978,8 +4031,8 @@ static void skl__unpack_codes_neon(int8_t *to, const skl__neon_job *job, const u
 }
 
 /* Scales or minima of rows [row, row + 8) of a tile, widened:  to  as in the panel */
-static void skl__unpack_scales_neon(float *to, const skl__neon_job *job, const unsigned char *scales, size_t row, size_t column,
-                                    size_t units)
+static void skl__unpack_scales_neon(float *to, const skl__neon_job *job, const unsigned char *scales, size_t row,
+                                    size_t column, size_t units)
 {
     size_t u, part;
 
@@ -4000,8 +4053,8 @@ static void skl__unpack_scales_neon(float *to, const skl__neon_job *job, const u
     }
 }
 
-static void skl__fill_panel_neon(skl__neon_panel *panel, const skl__neon_job *job, size_t tile, size_t column, size_t columns,
-                                 size_t units)
+static void skl__fill_panel_neon(skl__neon_panel *panel, const skl__neon_job *job, size_t tile, size_t column,
+                                 size_t columns, size_t units)
 {
     const skl__tile parts = skl__tile_at(job->w, tile);
     const size_t column_bytes = job->w->storage == SKL__TILES_4 ? 8 : 16;
@@ -4015,8 +4068,7 @@ static void skl__fill_panel_neon(skl__neon_panel *panel, const skl__neon_job *jo
 }
 
 static void skl__fill_strip_codes_neon(skl__neon_strip *strip, const skl__neon_job *job, size_t token, size_t tokens,
-                                       size_t column,
-                                       size_t columns)
+                                       size_t column, size_t columns)
 {
     int8_t *to = strip->codes;
     size_t t, k;
@@ -4036,8 +4088,7 @@ static void skl__fill_strip_codes_neon(skl__neon_strip *strip, const skl__neon_j
 
 /* columns per unit here: `unit`, which is the whole row where panels split it */
 static void skl__fill_strip_scales_neon(skl__neon_strip *strip, const skl__neon_job *job, size_t token, size_t tokens,
-                                        size_t column,
-                                        size_t units)
+                                        size_t column, size_t units)
 {
     const skl__acts *x = job->x;
     size_t t, u, at;
@@ -4047,9 +4098,29 @@ static void skl__fill_strip_scales_neon(skl__neon_strip *strip, const skl__neon_
         strip->row_scales[t] = x->row ? x->scales[at] : 1.0f;
         for (u = 0; u < units; u++) {
             strip->scales[u][t] = x->row ? 1.0f : x->scales[at * (x->columns / 32) + (column + u * job->unit) / 32];
-            strip->sums[u][t] = job->w->minimum ? (float)skl__unit_sum_neon(x, at, column + u * job->unit, job->unit) : 0.0f;
+            strip->sums[u][t] = job->w->minimum ? (float)skl__unit_sum_neon(x, at, column + u * job->unit, job->unit)
+                                                : 0.0f;
         }
     }
+}
+
+/* Runs a block whose tokens or rows the matrix does not all have: on a copy of what there is. */
+static void skl__block_partial_neon(skl__neon_block *b, size_t tokens, size_t rows, size_t width,
+                                    skl__neon_block_kernel *kernel)
+{
+    float part[SKL__BLOCK_TOKENS * 8];
+    float *const y = b->y;
+    const size_t y_stride = b->y_stride;
+    size_t t;
+
+    memset(part, 0, sizeof part);
+    for (t = 0; t < tokens && !b->first; t++) memcpy(part + t * 8, y + t * y_stride, rows * sizeof *y);
+    b->y = part;
+    b->y_stride = 8;
+    kernel(b, width);
+    for (t = 0; t < tokens; t++) memcpy(y + t * y_stride, part + t * 8, rows * sizeof *y);
+    b->y = y;
+    b->y_stride = y_stride;
 }
 
 /* Tokens of the next block: of those left no more than `widest`, and not 6 and 2 where 4 and 4 do. */
@@ -4060,15 +4131,15 @@ SKL__INLINE size_t skl__block_width_neon(size_t left, size_t widest)
 }
 
 /* All tiles against one strip of tokens, panel by panel. */
-static void skl__matmul_strip_neon(const skl__neon_job *job, size_t tile_begin, size_t tile_end, size_t token, size_t tokens,
-                                   size_t widest, skl__neon_block_kernel *kernel)
+static void skl__matmul_strip_neon(const skl__neon_job *job, size_t tile_begin, size_t tile_end, size_t token,
+                                   size_t tokens, size_t widest, skl__neon_block_kernel *kernel)
 {
     __attribute__((aligned(64))) skl__neon_panel panel;
     __attribute__((aligned(64))) skl__neon_strip strip;
     const skl__matrix *w = job->w;
-    const size_t units_max = SKL__PANEL_COLUMNS / job->unit;    /* 0: a unit is longer than a panel */
+    const size_t units_max = job->unit == 16 ? SKL__PANEL_UNITS : SKL__PANEL_COLUMNS / job->unit; /* 0: unit > panel */
     const size_t step = units_max ? units_max * job->unit : SKL__PANEL_COLUMNS;
-    size_t column, columns, tile, half, t, width;
+    size_t column, columns, tile, half, t, width, rows;
     skl__neon_block block;
 
     block.y_stride = job->y_stride;
@@ -4087,7 +4158,6 @@ static void skl__matmul_strip_neon(const skl__neon_job *job, size_t tile_begin, 
             skl__fill_panel_neon(&panel, job, tile, column, columns, block.units);
             for (t = 0; t < tokens; t += width) {
                 width = skl__block_width_neon(tokens - t, widest);
-                block.tokens = tokens - t < width ? tokens - t : width;
                 block.x = strip.codes + t / 2 * block.x_pair;
                 block.x_scales = strip.scales[0] + t;
                 block.x_sums = strip.sums[0] + t;
@@ -4096,9 +4166,14 @@ static void skl__matmul_strip_neon(const skl__neon_job *job, size_t tile_begin, 
                     block.codes = panel.codes[half];
                     block.scales = panel.scales[half];
                     block.minima = panel.minima[half];
-                    block.rows = w->rows - tile * 16 - half * 8;
                     block.y = job->y + (token + t) * job->y_stride + tile * 16 + half * 8;
-                    kernel(&block, width);
+                    rows = w->rows - tile * 16 - half * 8;
+                    if (rows >= 8 && tokens - t >= width) {
+                        kernel(&block, width);
+                    } else {
+                        skl__block_partial_neon(&block, tokens - t < width ? tokens - t : width, rows < 8 ? rows : 8,
+                                                width, kernel);
+                    }
                 }
             }
         }
@@ -4106,9 +4181,9 @@ static void skl__matmul_strip_neon(const skl__neon_job *job, size_t tile_begin, 
 }
 
 /* One matmul: strips of many tokens through panels, one or two tokens as streams. */
-static void skl__matmul_through_neon(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
-                                     const skl__acts *x, size_t tokens, int pairs, size_t widest, skl__neon_block_kernel *block,
-                                     skl__neon_stream_kernel *stream)
+static void skl__matmul_through_neon(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin,
+                                     size_t tile_end, const skl__acts *x, size_t tokens, int pairs, size_t widest,
+                                     skl__neon_block_kernel *block, skl__neon_stream_kernel *stream)
 {
     const size_t last = (w->rows + 15) / 16;
     skl__neon_job job;
@@ -4133,19 +4208,116 @@ static void skl__matmul_through_neon(float *y, size_t y_stride, const skl__matri
     }
 }
 
-/* ------------------------------------------------------------------------------------------------- Accumulators of a block
+/* --------------------------------------------------------------------------------------------- Accumulators of a block
  * 8 rows x `tokens` tokens are two registers per token, or, in pairs, four per two tokens: 2 tokens x 2 rows each. */
 
-/* Four outputs, as far as the matrix has them. */
-SKL__INLINE float32x4_t skl__load_rows_neon(const float *y, size_t rows)
-{
-    float part[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#define SKL__BLOCK_REGISTERS (2 * SKL__BLOCK_TOKENS)
 
-    if (rows >= 4) return vld1q_f32(y);
-    memcpy(part, y, rows * sizeof *y);
-    return vld1q_f32(part);
+/* From 1 token x 4 rows to 2 tokens x 2 rows per register, or back:  acc  [tokens / 2][2][2] */
+SKL__INLINE void skl__regroup_neon(float32x4_t *acc, const size_t tokens)
+{
+    size_t i;
+
+    SKL__EACH(i, SKL__BLOCK_TOKENS, tokens) {
+        const float32x4_t a = acc[2 * i], b = acc[2 * i + 1];
+
+        acc[2 * i] = vcombine_f32(vget_low_f32(a), vget_low_f32(b));
+        acc[2 * i + 1] = vcombine_f32(vget_high_f32(a), vget_high_f32(b));
+    }
 }
 
+/* Where rows [4 v, 4 v + 4) of token t are before skl__regroup_neon, or after it has taken them back. */
+SKL__INLINE size_t skl__acc_neon(size_t t, size_t v, const int pairs)
+{
+    return pairs ? t / 2 * 4 + v * 2 + t % 2 : t * 2 + v;
+}
+
+SKL__INLINE void skl__block_load_neon(float32x4_t *acc, const skl__neon_block *b, const size_t tokens, const int pairs)
+{
+    size_t t;
+
+    SKL__EACH(t, SKL__BLOCK_TOKENS, tokens) {
+        acc[skl__acc_neon(t, 0, pairs)] = b->first ? skl__zeros_neon() : vld1q_f32(b->y + t * b->y_stride);
+        acc[skl__acc_neon(t, 1, pairs)] = b->first ? skl__zeros_neon() : vld1q_f32(b->y + t * b->y_stride + 4);
+    }
+    if (pairs) skl__regroup_neon(acc, tokens);
+}
+
+SKL__INLINE void skl__block_store_neon(float32x4_t *acc, const skl__neon_block *b, const size_t tokens, const int pairs)
+{
+    size_t t, v;
+
+    if (pairs) skl__regroup_neon(acc, tokens);
+    SKL__EACH(t, SKL__BLOCK_TOKENS, tokens) SKL__EACH(v, 2, 2) {
+        float32x4_t value = acc[skl__acc_neon(t, v, pairs)];
+
+        if (b->last) value = vmulq_n_f32(value, b->x_row_scales[t]);
+        vst1q_f32(b->y + t * b->y_stride + 4 * v, value);
+    }
+}
+
+/* Sums at the beginning of a unit: zero, or, in a unit that panels split, what the panel before has left in acc. */
+SKL__INLINE void skl__unit_begin_neon(int32x4_t *sums, float32x4_t *acc, const int split, const size_t tokens)
+{
+    size_t i;
+
+    SKL__EACH(i, SKL__BLOCK_REGISTERS, 2 * tokens) {
+        sums[i] = split ? vreinterpretq_s32_f32(acc[i]) : vdupq_n_s32(0);
+        if (split) acc[i] = skl__zeros_neon();
+    }
+}
+
+/* One number of each token in row i of the accumulators. */
+SKL__INLINE float32x4_t skl__spread_neon(const float *tokens, size_t i, const int pairs)
+{
+    if (pairs) return vcombine_f32(vld1_dup_f32(tokens + 2 * i), vld1_dup_f32(tokens + 2 * i + 1));
+    return vld1q_dup_f32(tokens + i);
+}
+
+/* acc += scale * x_scale * sum, and the same for minima and sums of activations. */
+SKL__INLINE void skl__unit_end_neon(float32x4_t *acc, const int32x4_t *sums, const skl__neon_block *b, size_t u,
+                                    const size_t tokens, const int pairs)
+{
+    const size_t across = pairs ? 4 : 2, down = pairs ? tokens / 2 : tokens;
+    const float *x_scales = b->x_scales + u * SKL__STRIP_TOKENS, *x_sums = b->x_sums + u * SKL__STRIP_TOKENS;
+    float32x4_t factor[4], x_scale, x_sum;
+    size_t i, j, at;
+
+    SKL__EACH(j, 4, across) factor[j] = vld1q_f32(b->scales + (u * across + j) * 4);
+    SKL__EACH(i, SKL__BLOCK_TOKENS, down) {
+        x_scale = skl__spread_neon(x_scales, i, pairs);
+        SKL__EACH(j, 4, across) {
+            at = i * across + j;
+            acc[at] = vfmaq_f32(acc[at], vmulq_f32(factor[j], x_scale), vcvtq_f32_s32(sums[at]));
+        }
+    }
+    if (!b->minimum) return;
+    SKL__EACH(j, 4, across) factor[j] = vld1q_f32(b->minima + (u * across + j) * 4);
+    SKL__EACH(i, SKL__BLOCK_TOKENS, down) {
+        x_scale = skl__spread_neon(x_scales, i, pairs);
+        x_sum = skl__spread_neon(x_sums, i, pairs);
+        SKL__EACH(j, 4, across)
+            acc[i * across + j] = vfmaq_f32(acc[i * across + j], vmulq_f32(factor[j], x_scale), x_sum);
+    }
+}
+
+/* A unit longer than a panel carries its sums on in acc, unless this was its last panel. */
+SKL__INLINE void skl__split_end_neon(float32x4_t *acc, const int32x4_t *sums, const skl__neon_block *b,
+                                     const size_t tokens, const int pairs)
+{
+    size_t i;
+
+    if (b->last) {
+        skl__unit_end_neon(acc, sums, b, 0, tokens, pairs);
+    } else {
+        SKL__EACH(i, SKL__BLOCK_REGISTERS, 2 * tokens) acc[i] = vreinterpretq_f32_s32(sums[i]);
+    }
+}
+
+/* -------------------------------------------------------------------------------------------- Accumulators of a stream
+ * 16 rows are four registers per token. */
+
+/* Four outputs, as far as the matrix has them. */
 SKL__INLINE void skl__store_rows_neon(float *y, size_t rows, float32x4_t value)
 {
     float part[4];
@@ -4158,145 +4330,84 @@ SKL__INLINE void skl__store_rows_neon(float *y, size_t rows, float32x4_t value)
     memcpy(y, part, rows * sizeof *y);
 }
 
-/* Where rows [4 v, 4 v + 4) of token t are: between loading or storing and skl__regroup_neon. */
-SKL__INLINE size_t skl__acc_neon(size_t t, size_t v, const int pairs)
+/* What a stream reads next. */
+typedef struct skl__neon_stream {
+    const unsigned char *codes;
+    const int8_t *x[2];
+    const float *x_scales[2];
+    int32_t x_sums[2];         /* of the unit */
+    size_t group;              /* 16 times the number of the group */
+    size_t left;               /* columns of it */
+} skl__neon_stream;
+
+SKL__INLINE void skl__stream_begin_neon(skl__neon_stream *s, float32x4_t *acc, const skl__neon_job *job,
+                                        const unsigned char *codes, size_t token, const float *one, const size_t width)
 {
-    return pairs ? t / 2 * 4 + v * 2 + t % 2 : t * 2 + v;
-}
-
-/* From 1 token x 4 rows to 2 tokens x 2 rows per register, or back. */
-SKL__INLINE void skl__regroup_neon(float32x4_t *acc, const size_t tokens)
-{
-    size_t i;
-
-    SKL__EACH(i, tokens) {
-        const float32x4_t a = acc[2 * i], b = acc[2 * i + 1];
-
-        acc[2 * i] = vcombine_f32(vget_low_f32(a), vget_low_f32(b));
-        acc[2 * i + 1] = vcombine_f32(vget_high_f32(a), vget_high_f32(b));
-    }
-}
-
-SKL__INLINE void skl__block_begin_neon(float32x4_t *acc, const skl__neon_block *b, const size_t tokens, const int pairs)
-{
-    size_t t, v;
-
-    SKL__EACH(t, tokens) SKL__EACH(v, 2) {
-        float32x4_t *at = &acc[skl__acc_neon(t, v, pairs)];
-
-        *at = vdupq_n_f32(0.0f);
-        if (!b->first && t < b->tokens && 4 * v < b->rows)
-            *at = skl__load_rows_neon(b->y + t * b->y_stride + 4 * v, b->rows - 4 * v);
-    }
-    if (pairs) skl__regroup_neon(acc, tokens);
-}
-
-SKL__INLINE void skl__block_end_neon(float32x4_t *acc, const skl__neon_block *b, const size_t tokens, const int pairs)
-{
-    size_t t, v;
-
-    if (pairs) skl__regroup_neon(acc, tokens);
-    SKL__EACH(t, tokens) SKL__EACH(v, 2) {
-        float32x4_t value = acc[skl__acc_neon(t, v, pairs)];
-
-        if (b->last) value = vmulq_n_f32(value, b->x_row_scales[t]);
-        if (t < b->tokens && 4 * v < b->rows) skl__store_rows_neon(b->y + t * b->y_stride + 4 * v, b->rows - 4 * v, value);
-    }
-}
-
-SKL__INLINE void skl__unit_begin_neon(int32x4_t *sums, float32x4_t *acc, const skl__neon_block *b, const size_t tokens)
-{
-    size_t i;
-
-    SKL__EACH(i, 2 * tokens) sums[i] = vdupq_n_s32(0);
-    if (b->split && !b->first) {
-        SKL__EACH(i, 2 * tokens) {
-            sums[i] = vreinterpretq_s32_f32(acc[i]);
-            acc[i] = vdupq_n_f32(0.0f);
-        }
-    }
-}
-
-/* One number of each token of row i of accumulators. */
-SKL__INLINE float32x4_t skl__spread_neon(const float *tokens, size_t i, const int pairs)
-{
-    const float32x2_t two = vld1_f32(tokens + (pairs ? 2 * i : i / 2 * 2));
-
-    if (pairs) return vcombine_f32(vdup_lane_f32(two, 0), vdup_lane_f32(two, 1));
-    return i % 2 ? vdupq_lane_f32(two, 1) : vdupq_lane_f32(two, 0);
-}
-
-/* acc += factor * x_factor * term, where term is the integer sums, or the sums of the activations if there are none. */
-SKL__INLINE void skl__unit_end_neon(float32x4_t *acc, const int32x4_t *sums, const skl__neon_block *b, size_t u,
-                                    const size_t tokens, const int pairs)
-{
-    const size_t across = pairs ? 4 : 2, down = pairs ? tokens / 2 : tokens;
-    const float *x_scales = b->x_scales + u * SKL__STRIP_TOKENS, *x_sums = b->x_sums + u * SKL__STRIP_TOKENS;
-    float32x4_t factor[4], x_scale, x_sum;
-    size_t i, j;
-
-    if (b->split && !b->last) {
-        SKL__EACH(i, 2 * tokens) acc[i] = vreinterpretq_f32_s32(sums[i]);
-        return;
-    }
-    SKL__EACH(j, across) factor[j] = vld1q_f32(b->scales + (u * across + j) * 4);
-    SKL__EACH(i, down) {
-        x_scale = skl__spread_neon(x_scales, i, pairs);
-        SKL__EACH(j, across) {
-            acc[i * across + j] = vfmaq_f32(acc[i * across + j], vmulq_f32(factor[j], x_scale),
-                                            vcvtq_f32_s32(sums[i * across + j]));
-        }
-    }
-    if (!b->minimum) return;
-    SKL__EACH(j, across) factor[j] = vld1q_f32(b->minima + (u * across + j) * 4);
-    SKL__EACH(i, down) {
-        x_scale = skl__spread_neon(x_scales, i, pairs);
-        x_sum = skl__spread_neon(x_sums, i, pairs);
-        SKL__EACH(j, across) acc[i * across + j] = vfmaq_f32(acc[i * across + j], vmulq_f32(factor[j], x_scale), x_sum);
-    }
-}
-
-/* ------------------------------------------------------------------------------------------------ Accumulators of a stream
- * 16 rows are four registers per token. */
-
-SKL__INLINE void skl__stream_begin_neon(int32x4_t *sums, const skl__neon_job *job, size_t token, size_t column,
-                                        const size_t width)
-{
-    const int offset = job->w->storage == SKL__TILES_4 && !job->w->minimum;
-    size_t t, v;
-
-    SKL__EACH(t, width) {
-        const int32_t start = offset ? -8 * skl__unit_sum_neon(job->x, token + t, column, job->unit) : 0;
-
-        SKL__EACH(v, 4) sums[t * 4 + v] = vdupq_n_s32(start);
-    }
-}
-
-SKL__INLINE void skl__stream_scale_neon(float32x4_t *acc, const int32x4_t *sums, const skl__neon_job *job,
-                                        const skl__tile *tile,
-                                        size_t token, size_t column, const size_t width)
-{
-    const skl__matrix *w = job->w;
     const skl__acts *x = job->x;
-    const size_t first = column / w->group * 16;
-    float32x4_t factor;
-    float x_scale[2], x_sum;
+    size_t t, i;
+
+    s->codes = codes;
+    s->group = 0;
+    s->left = job->w->group;
+    SKL__EACH(t, 2, width) {
+        s->x[t] = x->codes + (token + t) * x->stride;
+        s->x_scales[t] = x->row ? one : x->scales + (token + t) * (x->columns / 32);
+    }
+    SKL__EACH(i, 8, 4 * width) acc[i] = skl__zeros_neon();
+}
+
+/* Sums at the beginning of the unit at `column`. */
+SKL__INLINE void skl__stream_unit_neon(skl__neon_stream *s, int32x4_t *sums, const skl__neon_job *job, size_t token,
+                                       size_t column, const size_t width, const int bits)
+{
+    const int32_t offset = job->w->minimum ? 0 : -8;
     size_t t, v;
 
-    SKL__EACH(t, width) x_scale[t] = x->row ? 1.0f : x->scales[(token + t) * (x->columns / 32) + column / 32];
-    SKL__EACH(v, 4) {
-        factor = skl__load_scales_neon(tile->scales, first + 4 * v, w->wide);
-        SKL__EACH(t, width) {
-            acc[t * 4 + v] = vfmaq_f32(acc[t * 4 + v], vmulq_n_f32(factor, x_scale[t]), vcvtq_f32_s32(sums[t * 4 + v]));
+    SKL__EACH(t, 2, width) {
+        s->x_sums[t] = bits == 4 || job->w->minimum ? skl__unit_sum_neon(job->x, token + t, column, job->unit) : 0;
+        SKL__EACH(v, 4, 4) sums[t * 4 + v] = vdupq_n_s32(bits == 4 ? offset * s->x_sums[t] : 0);
+    }
+}
+
+SKL__INLINE void skl__load_tile_scales_neon(float32x4_t *to, const unsigned char *scales, size_t first, int wide)
+{
+    size_t v;
+
+    if (wide) {
+        SKL__EACH(v, 4, 4) to[v] = skl__load_scales_neon(scales, first + 4 * v, 1);
+    } else {
+        SKL__EACH(v, 4, 4) to[v] = skl__load_scales_neon(scales, first + 4 * v, 0);
+    }
+}
+
+/* The float chain, and on to the next unit. */
+SKL__INLINE void skl__stream_scale_neon(skl__neon_stream *s, float32x4_t *acc, const int32x4_t *sums,
+                                        const skl__neon_job *job, const skl__tile *tile, size_t column,
+                                        const size_t width, const int bits)
+{
+    float32x4_t factor[4];
+    float x_scale[2];
+    size_t t, v;
+
+    SKL__EACH(t, 2, width) x_scale[t] = s->x_scales[t][job->x->row ? 0 : column / 32];
+
+    skl__load_tile_scales_neon(factor, tile->scales, s->group, job->w->wide);
+    SKL__EACH(t, 2, width) SKL__EACH(v, 4, 4) {
+        acc[t * 4 + v] = vfmaq_f32(acc[t * 4 + v], vmulq_n_f32(factor[v], x_scale[t]), vcvtq_f32_s32(sums[t * 4 + v]));
+    }
+    if (job->w->minimum) {
+        skl__load_tile_scales_neon(factor, tile->minima, s->group, job->w->wide);
+        SKL__EACH(t, 2, width) SKL__EACH(v, 4, 4) {
+                acc[t * 4 + v] = vfmaq_f32(acc[t * 4 + v], vmulq_n_f32(factor[v], x_scale[t]),
+                                           vdupq_n_f32((float)s->x_sums[t]));
         }
     }
-    if (!w->minimum) return;
-    SKL__EACH(t, width) {
-        x_sum = (float)skl__unit_sum_neon(x, token + t, column, job->unit);
-        SKL__EACH(v, 4) {
-            factor = skl__load_scales_neon(tile->minima, first + 4 * v, w->wide);
-            acc[t * 4 + v] = vfmaq_f32(acc[t * 4 + v], vmulq_n_f32(factor, x_scale[t]), vdupq_n_f32(x_sum));
-        }
+    s->codes += job->unit * (bits == 4 ? 8 : 16);
+    SKL__EACH(t, 2, width) s->x[t] += job->unit;
+    s->left -= job->unit;
+    if (s->left == 0) {
+        s->left = job->w->group;
+        s->group += 16;
     }
 }
 
@@ -4307,20 +4418,22 @@ SKL__INLINE void skl__stream_end_neon(const float32x4_t *acc, const skl__neon_jo
     float *y = job->y + token * job->y_stride + tile * 16;
     size_t t, v;
 
-    SKL__EACH(t, width) {
+    SKL__EACH(t, 2, width) {
         const float x_scale = job->x->row ? job->x->scales[token + t] : 1.0f;
 
-        SKL__EACH(v, 4) {
-            if (4 * v >= rows) continue;
-            skl__store_rows_neon(y + t * job->y_stride + 4 * v, rows - 4 * v, vmulq_n_f32(acc[t * 4 + v], x_scale));
+        SKL__EACH(v, 4, 4) {
+            if (4 * v < rows) {
+                skl__store_rows_neon(y + t * job->y_stride + 4 * v, rows - 4 * v, vmulq_n_f32(acc[t * 4 + v], x_scale));
+            }
         }
     }
 }
 
-/* ------------------------------------------------------------------------------------------------------------- Plain NEON
- * 4 columns of a token, in every quarter of a register, meet 2 x 2 rows in SMLAL and SMLAL2: each lane of 16 bits sums over every
- * fourth column of a row. Of codes of 4 bits a lane takes one run: 8 products of at most 15 * 127 make at most 15240, and two lanes
- * of the same row 30480. Of codes of 8 bits it takes two products of at most 128 * 127, which make at most 32512. */
+/* ---------------------------------------------------------------------------------------------------------- Plain NEON
+ * 4 columns of a token, in every quarter of a register, meet 2 x 2 rows in SMLAL and SMLAL2: each lane of 16 bits sums
+ * over every fourth column of a row. Of codes of 4 bits a lane takes one run: 8 products of at most 15 * 127 make at
+ * most 15240, and two lanes of the same row 30480. Of codes of 8 bits it takes two products of at most 128 * 127, which
+ * make at most 32512. */
 
 /* Columns 4 i to 4 i + 3 of 16, four times. */
 #define SKL__QUAD_NEON(x, i) vreinterpretq_s8_s32(vdupq_laneq_s32(vreinterpretq_s32_s8(x), i))
@@ -4342,7 +4455,8 @@ SKL__INLINE int32x4_t skl__chain_end_neon(int32x4_t sum, const skl__chain_neon *
 }
 
 /* 4 rows x 8 columns of 8 bits: low and high collect the lanes of rows 0 and 1, of rows 2 and 3. */
-SKL__INLINE void skl__wide_add_neon(int32x4_t *low, int32x4_t *high, int8x16_t w0, int8x16_t w1, int8x16_t x0, int8x16_t x1)
+SKL__INLINE void skl__wide_add_neon(int32x4_t *low, int32x4_t *high, int8x16_t w0, int8x16_t w1, int8x16_t x0,
+                                    int8x16_t x1)
 {
     const int16x8_t a = vmlal_s8(vmull_s8(vget_low_s8(w0), vget_low_s8(x0)), vget_low_s8(w1), vget_low_s8(x1));
     const int16x8_t b = vmlal_high_s8(vmull_high_s8(w0, x0), w1, x1);
@@ -4355,56 +4469,56 @@ SKL__INLINE void skl__wide_add_neon(int32x4_t *low, int32x4_t *high, int8x16_t w
 SKL__INLINE void skl__sum_q4_neon(int32x4_t *sums, const skl__neon_block *b, size_t u, const size_t tokens)
 {
     const int8_t *w = b->codes + u * b->columns * 8, *x = b->x + u * b->columns * 2;
-    skl__chain_neon chain[8];
+    skl__chain_neon chain[SKL__BLOCK_REGISTERS];
     int8x16_t w0, w1, quad;
     size_t k, half, t, i;
 
-#define SKL__STEP(lane)                                                                   \
-    w0 = vld1q_s8(w + 32 * (lane));                                                       \
-    w1 = vld1q_s8(w + 32 * (lane) + 16);                                                  \
-    SKL__EACH(t, tokens) {                                                                \
-        quad = SKL__QUAD_NEON(vld1q_s8(x + t / 2 * b->x_pair + t % 2 * 16), lane);        \
-        skl__chain_add_neon(&chain[2 * t], w0, quad);                                     \
-        skl__chain_add_neon(&chain[2 * t + 1], w1, quad);                                 \
+#define SKL__STEP(lane)                                                            \
+    w0 = vld1q_s8(w + 32 * (lane));                                                \
+    w1 = vld1q_s8(w + 32 * (lane) + 16);                                           \
+    SKL__EACH(t, SKL__BLOCK_TOKENS, tokens) {                                      \
+        quad = SKL__QUAD_NEON(vld1q_s8(x + t / 2 * b->x_pair + t % 2 * 16), lane); \
+        skl__chain_add_neon(&chain[2 * t], w0, quad);                              \
+        skl__chain_add_neon(&chain[2 * t + 1], w1, quad);                          \
     }
     for (k = 0; k < b->columns; k += 32) {
-        SKL__EACH(i, 2 * tokens) chain[i].low = chain[i].high = vdupq_n_s16(0);
+        SKL__EACH(i, SKL__BLOCK_REGISTERS, 2 * tokens) chain[i].low = chain[i].high = vdupq_n_s16(0);
         for (half = 0; half < 2; half++, w += 128, x += 32) {
             SKL__STEP(0)
             SKL__STEP(1)
             SKL__STEP(2)
             SKL__STEP(3)
         }
-        SKL__EACH(i, 2 * tokens) sums[i] = skl__chain_end_neon(sums[i], &chain[i]);
+        SKL__EACH(i, SKL__BLOCK_REGISTERS, 2 * tokens) sums[i] = skl__chain_end_neon(sums[i], &chain[i]);
     }
 #undef SKL__STEP
 }
 
-/* The same with activations of 4 bits and codes from -8 to 7: two products of at most 8 * 7 fit into 8 bits, and pairs of those,
- * at most 224, from all 32 octets of a panel into 16. */
+/* The same with activations of 4 bits and codes from -8 to 7: two products of at most 8 * 7 fit into 8 bits, and pairs
+ * of those, at most 224, from all 64 octets of a panel into 16. */
 SKL__INLINE void skl__sum_q4_a4_neon(int32x4_t *sums, const skl__neon_block *b, size_t u, const size_t tokens)
 {
     const int8_t *w = b->codes + u * b->columns * 8, *x = b->x + u * b->columns * 2;
-    int16x8_t pairs[12];
+    int16x8_t pairs[SKL__BLOCK_REGISTERS];
     int8x16_t w0[2], w1[2], x0, x1;
     size_t k, t, i;
 
-#define SKL__STEP(lane)                                                                                                 \
-    SKL__EACH(i, 2) {                                                                                                   \
-        w0[i] = vld1q_s8(w + 32 * (lane) + 16 * i);                                                                     \
-        w1[i] = vld1q_s8(w + 32 * (lane) + 16 * i + 32);                                                                \
-    }                                                                                                                   \
-    SKL__EACH(t, tokens) {                                                                                              \
-        x0 = SKL__QUAD_NEON(vld1q_s8(x + t / 2 * b->x_pair + t % 2 * 16), lane);                                        \
-        x1 = SKL__QUAD_NEON(vld1q_s8(x + t / 2 * b->x_pair + t % 2 * 16), (lane) + 1);                                  \
-        SKL__EACH(i, 2) pairs[2 * t + i] = vpadalq_s8(pairs[2 * t + i], vmlaq_s8(vmulq_s8(w0[i], x0), w1[i], x1));      \
+#define SKL__STEP(lane)                                                                                               \
+    SKL__EACH(i, 2, 2) {                                                                                              \
+        w0[i] = vld1q_s8(w + 32 * (lane) + 16 * i);                                                                   \
+        w1[i] = vld1q_s8(w + 32 * (lane) + 16 * i + 32);                                                              \
+    }                                                                                                                 \
+    SKL__EACH(t, SKL__BLOCK_TOKENS, tokens) {                                                                         \
+        x0 = SKL__QUAD_NEON(vld1q_s8(x + t / 2 * b->x_pair + t % 2 * 16), lane);                                      \
+        x1 = SKL__QUAD_NEON(vld1q_s8(x + t / 2 * b->x_pair + t % 2 * 16), (lane) + 1);                                \
+        SKL__EACH(i, 2, 2) pairs[2 * t + i] = vpadalq_s8(pairs[2 * t + i], vmlaq_s8(vmulq_s8(w0[i], x0), w1[i], x1)); \
     }
-    SKL__EACH(i, 2 * tokens) pairs[i] = vdupq_n_s16(0);
+    SKL__EACH(i, SKL__BLOCK_REGISTERS, 2 * tokens) pairs[i] = vdupq_n_s16(0);
     for (k = 0; k < b->columns; k += 16, w += 128, x += 32) {
         SKL__STEP(0)
         SKL__STEP(2)
     }
-    SKL__EACH(i, 2 * tokens) sums[i] = vpadalq_s16(sums[i], pairs[i]);
+    SKL__EACH(i, SKL__BLOCK_REGISTERS, 2 * tokens) sums[i] = vpadalq_s16(sums[i], pairs[i]);
 #undef SKL__STEP
 }
 
@@ -4412,46 +4526,57 @@ SKL__INLINE void skl__sum_q4_a4_neon(int32x4_t *sums, const skl__neon_block *b, 
 SKL__INLINE void skl__sum_q8_neon(int32x4_t *sums, const skl__neon_block *b, size_t u, const size_t tokens)
 {
     const int8_t *w = b->codes + u * b->columns * 8, *x = b->x + u * b->columns * 2;
-    int32x4_t low[8], high[8];
+    int32x4_t low[SKL__BLOCK_REGISTERS], high[SKL__BLOCK_REGISTERS];
     int8x16_t w0[2], w1[2], x0, x1;
     size_t k, t, i;
 
-#define SKL__STEP(lane)                                                                               \
-    SKL__EACH(i, 2) {                                                                                 \
-        w0[i] = vld1q_s8(w + 32 * (lane) + 16 * i);                                                   \
-        w1[i] = vld1q_s8(w + 32 * (lane) + 16 * i + 32);                                              \
-    }                                                                                                 \
-    SKL__EACH(t, tokens) {                                                                            \
-        x0 = SKL__QUAD_NEON(vld1q_s8(x + t / 2 * b->x_pair + t % 2 * 16), lane);                      \
-        x1 = SKL__QUAD_NEON(vld1q_s8(x + t / 2 * b->x_pair + t % 2 * 16), (lane) + 1);                \
-        SKL__EACH(i, 2) skl__wide_add_neon(&low[2 * t + i], &high[2 * t + i], w0[i], w1[i], x0, x1);  \
+#define SKL__STEP(lane)                                                                                 \
+    SKL__EACH(i, 2, 2) {                                                                                \
+        w0[i] = vld1q_s8(w + 32 * (lane) + 16 * i);                                                     \
+        w1[i] = vld1q_s8(w + 32 * (lane) + 16 * i + 32);                                                \
+    }                                                                                                   \
+    SKL__EACH(t, SKL__BLOCK_TOKENS, tokens) {                                                           \
+        x0 = SKL__QUAD_NEON(vld1q_s8(x + t / 2 * b->x_pair + t % 2 * 16), lane);                        \
+        x1 = SKL__QUAD_NEON(vld1q_s8(x + t / 2 * b->x_pair + t % 2 * 16), (lane) + 1);                  \
+        SKL__EACH(i, 2, 2) skl__wide_add_neon(&low[2 * t + i], &high[2 * t + i], w0[i], w1[i], x0, x1); \
     }
-    SKL__EACH(i, 2 * tokens) low[i] = high[i] = vdupq_n_s32(0);
+    SKL__EACH(i, SKL__BLOCK_REGISTERS, 2 * tokens) low[i] = high[i] = vdupq_n_s32(0);
     for (k = 0; k < b->columns; k += 16, w += 128, x += 32) {
         SKL__STEP(0)
         SKL__STEP(2)
     }
-    SKL__EACH(i, 2 * tokens) sums[i] = vaddq_s32(sums[i], vpaddq_s32(low[i], high[i]));
+    SKL__EACH(i, SKL__BLOCK_REGISTERS, 2 * tokens) sums[i] = vaddq_s32(sums[i], vpaddq_s32(low[i], high[i]));
 #undef SKL__STEP
 }
 
 typedef enum skl__neon_kind { SKL__NEON_Q4_A8, SKL__NEON_Q4_A4, SKL__NEON_Q8_A8 } skl__neon_kind;
 
+SKL__INLINE void skl__sum_neon(int32x4_t *sums, const skl__neon_block *b, size_t u, const size_t tokens,
+                               const skl__neon_kind kind)
+{
+    if (kind == SKL__NEON_Q4_A8) skl__sum_q4_neon(sums, b, u, tokens);
+    else if (kind == SKL__NEON_Q4_A4) skl__sum_q4_a4_neon(sums, b, u, tokens);
+    else skl__sum_q8_neon(sums, b, u, tokens);
+}
+
 SKL__INLINE void skl__block_neon(const skl__neon_block *b, const size_t tokens, const skl__neon_kind kind)
 {
-    float32x4_t acc[2 * SKL__BLOCK_TOKENS];
-    int32x4_t sums[2 * SKL__BLOCK_TOKENS];
+    float32x4_t acc[SKL__BLOCK_REGISTERS];
+    int32x4_t sums[SKL__BLOCK_REGISTERS];
     size_t u;
 
-    skl__block_begin_neon(acc, b, tokens, 0);
-    for (u = 0; u < b->units; u++) {
-        skl__unit_begin_neon(sums, acc, b, tokens);
-        if (kind == SKL__NEON_Q4_A8) skl__sum_q4_neon(sums, b, u, tokens);
-        else if (kind == SKL__NEON_Q4_A4) skl__sum_q4_a4_neon(sums, b, u, tokens);
-        else skl__sum_q8_neon(sums, b, u, tokens);
+    skl__block_load_neon(acc, b, tokens, 0);
+    for (u = 0; u < b->units && !b->split; u++) {
+        skl__unit_begin_neon(sums, acc, 0, tokens);
+        skl__sum_neon(sums, b, u, tokens, kind);
         skl__unit_end_neon(acc, sums, b, u, tokens, 0);
     }
-    skl__block_end_neon(acc, b, tokens, 0);
+    if (b->split) {
+        skl__unit_begin_neon(sums, acc, 1, tokens);
+        skl__sum_neon(sums, b, 0, tokens, kind);
+        skl__split_end_neon(acc, sums, b, tokens, 0);
+    }
+    skl__block_store_neon(acc, b, tokens, 0);
 }
 
 static void skl__block_q4_a8_neon(const skl__neon_block *b, size_t width)
@@ -4473,76 +4598,79 @@ static void skl__block_q8_a8_neon(const skl__neon_block *b, size_t width)
     else skl__block_neon(b, 4, SKL__NEON_Q8_A8);
 }
 
-/* Integer sums of 16 rows, straight from the packed codes.        w  first line of the unit        x  [width], at its first column */
-SKL__INLINE void skl__stream_q4_sum_neon(int32x4_t *sums, const unsigned char *w, const int8_t *const *x, size_t columns,
-                                         const size_t width)
+/* Integer sums of a unit of 16 rows, straight from the packed codes. */
+SKL__INLINE void skl__stream_q4_sum_neon(int32x4_t *sums, const skl__neon_stream *s, size_t columns, const size_t width)
 {
+    const unsigned char *w = s->codes;
+    const int8_t *const *x = s->x;
     skl__chain_neon chain[8];
     int8x16_t line, low, high;
     size_t k, t, v, i;
 
-#define SKL__STEP(lane)                                                                                 \
-    SKL__EACH(v, 4) {                                                                                   \
-        line = skl__load_codes_neon(w + 64 * (lane) + 16 * v);                                          \
-        low = vandq_s8(line, vdupq_n_s8(15));                                                           \
-        high = vreinterpretq_s8_u8(vshrq_n_u8(vreinterpretq_u8_s8(line), 4));                           \
-        SKL__EACH(t, width) {                                                                           \
-            skl__chain_add_neon(&chain[t * 4 + v], low, SKL__QUAD_NEON(vld1q_s8(x[t] + k), lane));      \
+#define SKL__STEP(lane)                                                                                  \
+    SKL__EACH(v, 4, 4) {                                                                                 \
+        line = skl__load_codes_neon(w + 64 * (lane) + 16 * v);                                           \
+        low = vandq_s8(line, vdupq_n_s8(15));                                                            \
+        high = vreinterpretq_s8_u8(vshrq_n_u8(vreinterpretq_u8_s8(line), 4));                            \
+        SKL__EACH(t, 2, width) {                                                                         \
+            skl__chain_add_neon(&chain[t * 4 + v], low, SKL__QUAD_NEON(vld1q_s8(x[t] + k), lane));       \
             skl__chain_add_neon(&chain[t * 4 + v], high, SKL__QUAD_NEON(vld1q_s8(x[t] + k + 16), lane)); \
-        }                                                                                               \
+        }                                                                                                \
     }
     for (k = 0; k < columns; k += 32, w += 256) {
-        SKL__EACH(i, 4 * width) chain[i].low = chain[i].high = vdupq_n_s16(0);
+        SKL__EACH(i, 8, 4 * width) chain[i].low = chain[i].high = vdupq_n_s16(0);
         SKL__STEP(0)
         SKL__STEP(1)
         SKL__STEP(2)
         SKL__STEP(3)
-        SKL__EACH(i, 4 * width) sums[i] = skl__chain_end_neon(sums[i], &chain[i]);
+        SKL__EACH(i, 8, 4 * width) sums[i] = skl__chain_end_neon(sums[i], &chain[i]);
     }
 #undef SKL__STEP
 }
 
-SKL__INLINE void skl__stream_q8_sum_neon(int32x4_t *sums, const unsigned char *w, const int8_t *const *x, size_t columns,
-                                         const size_t width)
+SKL__INLINE void skl__stream_q8_sum_neon(int32x4_t *sums, const skl__neon_stream *s, size_t columns, const size_t width)
 {
+    const unsigned char *w = s->codes;
+    const int8_t *const *x = s->x;
     int32x4_t low[8], high[8];
     int8x16_t w0, w1;
     size_t k, t, v, i;
 
-#define SKL__STEP(lane)                                                                                             \
-    SKL__EACH(v, 4) {                                                                                               \
-        w0 = skl__load_codes_neon(w + 64 * (lane) + 16 * v);                                                        \
-        w1 = skl__load_codes_neon(w + 64 * (lane) + 16 * v + 64);                                                   \
-        SKL__EACH(t, width) {                                                                                       \
-            const int8x16_t codes = vld1q_s8(x[t] + k);                                                             \
-            skl__wide_add_neon(&low[t * 4 + v], &high[t * 4 + v], w0, w1, SKL__QUAD_NEON(codes, lane),              \
-                               SKL__QUAD_NEON(codes, (lane) + 1));                                                  \
-        }                                                                                                           \
+#define SKL__STEP(lane)                                                                                \
+    SKL__EACH(v, 4, 4) {                                                                               \
+        w0 = skl__load_codes_neon(w + 64 * (lane) + 16 * v);                                           \
+        w1 = skl__load_codes_neon(w + 64 * (lane) + 16 * v + 64);                                      \
+        SKL__EACH(t, 2, width) {                                                                       \
+            const int8x16_t codes = vld1q_s8(x[t] + k);                                                \
+            skl__wide_add_neon(&low[t * 4 + v], &high[t * 4 + v], w0, w1, SKL__QUAD_NEON(codes, lane), \
+                               SKL__QUAD_NEON(codes, (lane) + 1));                                     \
+        }                                                                                              \
     }
-    SKL__EACH(i, 4 * width) low[i] = high[i] = vdupq_n_s32(0);
+    SKL__EACH(i, 8, 4 * width) low[i] = high[i] = vdupq_n_s32(0);
     for (k = 0; k < columns; k += 16, w += 256) {
         SKL__STEP(0)
         SKL__STEP(2)
     }
-    SKL__EACH(i, 4 * width) sums[i] = vaddq_s32(sums[i], vpaddq_s32(low[i], high[i]));
+    SKL__EACH(i, 8, 4 * width) sums[i] = vaddq_s32(sums[i], vpaddq_s32(low[i], high[i]));
 #undef SKL__STEP
 }
 
-SKL__INLINE void skl__stream_neon(const skl__neon_job *job, size_t tile, size_t token, const size_t width, const int bits)
+SKL__INLINE void skl__stream_neon(const skl__neon_job *job, size_t tile, size_t token, const size_t width,
+                                  const int bits)
 {
     const skl__tile parts = skl__tile_at(job->w, tile);
-    const int8_t *x[2];
+    const float one = 1.0f;
+    skl__neon_stream s;
     float32x4_t acc[8];
     int32x4_t sums[8];
-    size_t column, i;
+    size_t column;
 
-    SKL__EACH(i, 4 * width) acc[i] = vdupq_n_f32(0.0f);
+    skl__stream_begin_neon(&s, acc, job, parts.codes, token, &one, width);
     for (column = 0; column < job->w->columns; column += job->unit) {
-        SKL__EACH(i, width) x[i] = job->x->codes + (token + i) * job->x->stride + column;
-        skl__stream_begin_neon(sums, job, token, column, width);
-        if (bits == 4) skl__stream_q4_sum_neon(sums, parts.codes + column * 8, x, job->unit, width);
-        else skl__stream_q8_sum_neon(sums, parts.codes + column * 16, x, job->unit, width);
-        skl__stream_scale_neon(acc, sums, job, &parts, token, column, width);
+        skl__stream_unit_neon(&s, sums, job, token, column, width, bits);
+        if (bits == 4) skl__stream_q4_sum_neon(sums, &s, job->unit, width);
+        else skl__stream_q8_sum_neon(sums, &s, job->unit, width);
+        skl__stream_scale_neon(&s, acc, sums, job, &parts, column, width, bits);
     }
     skl__stream_end_neon(acc, job, tile, token, width);
 }
@@ -4562,7 +4690,8 @@ static void skl__stream_q8_neon(const skl__neon_job *job, size_t tile, size_t to
 static void skl__matmul_q4_a8_neon(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
                                    const skl__acts *x, size_t tokens)
 {
-    skl__matmul_through_neon(y, y_stride, w, tile_begin, tile_end, x, tokens, 0, 4, skl__block_q4_a8_neon, skl__stream_q4_neon);
+    skl__matmul_through_neon(y, y_stride, w, tile_begin, tile_end, x, tokens, 0, 4, skl__block_q4_a8_neon,
+                             skl__stream_q4_neon);
 }
 
 /* Codes that come with a minimum are not signed and do not fit the 8-bit sums. */
@@ -4578,29 +4707,31 @@ static void skl__matmul_q4_a4_neon(float *y, size_t y_stride, const skl__matrix 
 static void skl__matmul_q8_a8_neon(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
                                    const skl__acts *x, size_t tokens)
 {
-    skl__matmul_through_neon(y, y_stride, w, tile_begin, tile_end, x, tokens, 0, 4, skl__block_q8_a8_neon, skl__stream_q8_neon);
+    skl__matmul_through_neon(y, y_stride, w, tile_begin, tile_end, x, tokens, 0, 4, skl__block_q8_a8_neon,
+                             skl__stream_q8_neon);
 }
 
-/* ------------------------------------------------------------------------------------------------------------------- SDOT
- * Codes of 4 and of 8 bits are the same once unpacked. 12 integer and 12 float accumulators, 6 activations and 2 codes are 32
- * registers; 16 columns cost 14 loads and 48 SDOT. */
+/* ---------------------------------------------------------------------------------------------------------------- SDOT
+ * Codes of 4 and of 8 bits are the same once unpacked. 12 integer and 12 float accumulators, 6 activations and 2 codes
+ * are 32 registers; 16 columns cost 14 loads and 48 SDOT. */
 #if SKL__HAS_NEON_DOTPROD
 
-SKL__INLINE SKL__TARGET_DOTPROD void skl__sum_dotprod(int32x4_t *sums, const skl__neon_block *b, size_t u, const size_t tokens)
+SKL__INLINE SKL__TARGET_DOTPROD void skl__sum_dotprod(int32x4_t *sums, const skl__neon_block *b, size_t u,
+                                                      const size_t tokens)
 {
     const int8_t *w = b->codes + u * b->columns * 8, *x = b->x + u * b->columns * 2;
     int8x16_t codes[SKL__BLOCK_TOKENS], w0, w1;
     size_t k, t;
 
-#define SKL__STEP(lane)                                                             \
-    w0 = vld1q_s8(w + 32 * (lane));                                                 \
-    w1 = vld1q_s8(w + 32 * (lane) + 16);                                            \
-    SKL__EACH(t, tokens) {                                                          \
-        sums[2 * t] = vdotq_laneq_s32(sums[2 * t], w0, codes[t], lane);             \
-        sums[2 * t + 1] = vdotq_laneq_s32(sums[2 * t + 1], w1, codes[t], lane);     \
+#define SKL__STEP(lane)                                                         \
+    w0 = vld1q_s8(w + 32 * (lane));                                             \
+    w1 = vld1q_s8(w + 32 * (lane) + 16);                                        \
+    SKL__EACH(t, SKL__BLOCK_TOKENS, tokens) {                                   \
+        sums[2 * t] = vdotq_laneq_s32(sums[2 * t], w0, codes[t], lane);         \
+        sums[2 * t + 1] = vdotq_laneq_s32(sums[2 * t + 1], w1, codes[t], lane); \
     }
     for (k = 0; k < b->columns; k += 16, w += 128, x += 32) {
-        SKL__EACH(t, tokens) codes[t] = vld1q_s8(x + t / 2 * b->x_pair + t % 2 * 16);
+        SKL__EACH(t, SKL__BLOCK_TOKENS, tokens) codes[t] = vld1q_s8(x + t / 2 * b->x_pair + t % 2 * 16);
         SKL__STEP(0)
         SKL__STEP(1)
         SKL__STEP(2)
@@ -4611,17 +4742,22 @@ SKL__INLINE SKL__TARGET_DOTPROD void skl__sum_dotprod(int32x4_t *sums, const skl
 
 SKL__INLINE SKL__TARGET_DOTPROD void skl__block_tokens_dotprod(const skl__neon_block *b, const size_t tokens)
 {
-    float32x4_t acc[2 * SKL__BLOCK_TOKENS];
-    int32x4_t sums[2 * SKL__BLOCK_TOKENS];
+    float32x4_t acc[SKL__BLOCK_REGISTERS];
+    int32x4_t sums[SKL__BLOCK_REGISTERS];
     size_t u;
 
-    skl__block_begin_neon(acc, b, tokens, 0);
-    for (u = 0; u < b->units; u++) {
-        skl__unit_begin_neon(sums, acc, b, tokens);
+    skl__block_load_neon(acc, b, tokens, 0);
+    for (u = 0; u < b->units && !b->split; u++) {
+        skl__unit_begin_neon(sums, acc, 0, tokens);
         skl__sum_dotprod(sums, b, u, tokens);
         skl__unit_end_neon(acc, sums, b, u, tokens, 0);
     }
-    skl__block_end_neon(acc, b, tokens, 0);
+    if (b->split) {
+        skl__unit_begin_neon(sums, acc, 1, tokens);
+        skl__sum_dotprod(sums, b, 0, tokens);
+        skl__split_end_neon(acc, sums, b, tokens, 0);
+    }
+    skl__block_store_neon(acc, b, tokens, 0);
 }
 
 static SKL__TARGET_DOTPROD void skl__block_dotprod(const skl__neon_block *b, size_t width)
@@ -4631,24 +4767,26 @@ static SKL__TARGET_DOTPROD void skl__block_dotprod(const skl__neon_block *b, siz
     else skl__block_tokens_dotprod(b, 6);
 }
 
-SKL__INLINE SKL__TARGET_DOTPROD void skl__stream_q4_sum_dotprod(int32x4_t *sums, const unsigned char *w, const int8_t *const *x,
+SKL__INLINE SKL__TARGET_DOTPROD void skl__stream_q4_sum_dotprod(int32x4_t *sums, const skl__neon_stream *s,
                                                                 size_t columns, const size_t width)
 {
+    const unsigned char *w = s->codes;
+    const int8_t *const *x = s->x;
     int8x16_t x_low[2], x_high[2], line, low, high;
     size_t k, t, v;
 
-#define SKL__STEP(lane)                                                                          \
-    SKL__EACH(v, 4) {                                                                            \
-        line = skl__load_codes_neon(w + 64 * (lane) + 16 * v);                                   \
-        low = vandq_s8(line, vdupq_n_s8(15));                                                    \
-        high = vreinterpretq_s8_u8(vshrq_n_u8(vreinterpretq_u8_s8(line), 4));                    \
-        SKL__EACH(t, width) {                                                                    \
-            sums[t * 4 + v] = vdotq_laneq_s32(sums[t * 4 + v], low, x_low[t], lane);             \
-            sums[t * 4 + v] = vdotq_laneq_s32(sums[t * 4 + v], high, x_high[t], lane);           \
-        }                                                                                        \
+#define SKL__STEP(lane)                                                                \
+    SKL__EACH(v, 4, 4) {                                                               \
+        line = skl__load_codes_neon(w + 64 * (lane) + 16 * v);                         \
+        low = vandq_s8(line, vdupq_n_s8(15));                                          \
+        high = vreinterpretq_s8_u8(vshrq_n_u8(vreinterpretq_u8_s8(line), 4));          \
+        SKL__EACH(t, 2, width) {                                                       \
+            sums[t * 4 + v] = vdotq_laneq_s32(sums[t * 4 + v], low, x_low[t], lane);   \
+            sums[t * 4 + v] = vdotq_laneq_s32(sums[t * 4 + v], high, x_high[t], lane); \
+        }                                                                              \
     }
     for (k = 0; k < columns; k += 32, w += 256) {
-        SKL__EACH(t, width) {
+        SKL__EACH(t, 2, width) {
             x_low[t] = vld1q_s8(x[t] + k);
             x_high[t] = vld1q_s8(x[t] + k + 16);
         }
@@ -4660,19 +4798,21 @@ SKL__INLINE SKL__TARGET_DOTPROD void skl__stream_q4_sum_dotprod(int32x4_t *sums,
 #undef SKL__STEP
 }
 
-SKL__INLINE SKL__TARGET_DOTPROD void skl__stream_q8_sum_dotprod(int32x4_t *sums, const unsigned char *w, const int8_t *const *x,
+SKL__INLINE SKL__TARGET_DOTPROD void skl__stream_q8_sum_dotprod(int32x4_t *sums, const skl__neon_stream *s,
                                                                 size_t columns, const size_t width)
 {
+    const unsigned char *w = s->codes;
+    const int8_t *const *x = s->x;
     int8x16_t codes[2], line;
     size_t k, t, v;
 
-#define SKL__STEP(lane)                                                                                              \
-    SKL__EACH(v, 4) {                                                                                                \
-        line = skl__load_codes_neon(w + 64 * (lane) + 16 * v);                                                       \
-        SKL__EACH(t, width) sums[t * 4 + v] = vdotq_laneq_s32(sums[t * 4 + v], line, codes[t], lane);                \
+#define SKL__STEP(lane)                                                                                  \
+    SKL__EACH(v, 4, 4) {                                                                                 \
+        line = skl__load_codes_neon(w + 64 * (lane) + 16 * v);                                           \
+        SKL__EACH(t, 2, width) sums[t * 4 + v] = vdotq_laneq_s32(sums[t * 4 + v], line, codes[t], lane); \
     }
     for (k = 0; k < columns; k += 16, w += 256) {
-        SKL__EACH(t, width) codes[t] = vld1q_s8(x[t] + k);
+        SKL__EACH(t, 2, width) codes[t] = vld1q_s8(x[t] + k);
         SKL__STEP(0)
         SKL__STEP(1)
         SKL__STEP(2)
@@ -4682,85 +4822,96 @@ SKL__INLINE SKL__TARGET_DOTPROD void skl__stream_q8_sum_dotprod(int32x4_t *sums,
 }
 
 SKL__INLINE SKL__TARGET_DOTPROD void skl__stream_dotprod(const skl__neon_job *job, size_t tile, size_t token,
-                                                         const size_t width,
-                                                         const int bits)
+                                                         const size_t width, const int bits)
 {
     const skl__tile parts = skl__tile_at(job->w, tile);
-    const int8_t *x[2];
+    const float one = 1.0f;
+    skl__neon_stream s;
     float32x4_t acc[8];
     int32x4_t sums[8];
-    size_t column, i;
+    size_t column;
 
-    SKL__EACH(i, 4 * width) acc[i] = vdupq_n_f32(0.0f);
+    skl__stream_begin_neon(&s, acc, job, parts.codes, token, &one, width);
     for (column = 0; column < job->w->columns; column += job->unit) {
-        SKL__EACH(i, width) x[i] = job->x->codes + (token + i) * job->x->stride + column;
-        skl__stream_begin_neon(sums, job, token, column, width);
-        if (bits == 4) skl__stream_q4_sum_dotprod(sums, parts.codes + column * 8, x, job->unit, width);
-        else skl__stream_q8_sum_dotprod(sums, parts.codes + column * 16, x, job->unit, width);
-        skl__stream_scale_neon(acc, sums, job, &parts, token, column, width);
+        skl__stream_unit_neon(&s, sums, job, token, column, width, bits);
+        if (bits == 4) skl__stream_q4_sum_dotprod(sums, &s, job->unit, width);
+        else skl__stream_q8_sum_dotprod(sums, &s, job->unit, width);
+        skl__stream_scale_neon(&s, acc, sums, job, &parts, column, width, bits);
     }
     skl__stream_end_neon(acc, job, tile, token, width);
 }
 
-static SKL__TARGET_DOTPROD void skl__stream_q4_dotprod(const skl__neon_job *job, size_t tile, size_t token, size_t tokens)
+static SKL__TARGET_DOTPROD void skl__stream_q4_dotprod(const skl__neon_job *job, size_t tile, size_t token,
+                                                       size_t tokens)
 {
     if (tokens == 1) skl__stream_dotprod(job, tile, token, 1, 4);
     else skl__stream_dotprod(job, tile, token, 2, 4);
 }
 
-static SKL__TARGET_DOTPROD void skl__stream_q8_dotprod(const skl__neon_job *job, size_t tile, size_t token, size_t tokens)
+static SKL__TARGET_DOTPROD void skl__stream_q8_dotprod(const skl__neon_job *job, size_t tile, size_t token,
+                                                       size_t tokens)
 {
     if (tokens == 1) skl__stream_dotprod(job, tile, token, 1, 8);
     else skl__stream_dotprod(job, tile, token, 2, 8);
 }
 
-static void skl__matmul_q4_a8_neon_dotprod(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
-                                           const skl__acts *x, size_t tokens)
+static void skl__matmul_q4_a8_neon_dotprod(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin,
+                                           size_t tile_end, const skl__acts *x, size_t tokens)
 {
-    skl__matmul_through_neon(y, y_stride, w, tile_begin, tile_end, x, tokens, 0, 6, skl__block_dotprod, skl__stream_q4_dotprod);
+    skl__matmul_through_neon(y, y_stride, w, tile_begin, tile_end, x, tokens, 0, 6, skl__block_dotprod,
+                             skl__stream_q4_dotprod);
 }
 
-static void skl__matmul_q8_a8_neon_dotprod(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
-                                           const skl__acts *x, size_t tokens)
+static void skl__matmul_q8_a8_neon_dotprod(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin,
+                                           size_t tile_end, const skl__acts *x, size_t tokens)
 {
-    skl__matmul_through_neon(y, y_stride, w, tile_begin, tile_end, x, tokens, 0, 6, skl__block_dotprod, skl__stream_q8_dotprod);
+    skl__matmul_through_neon(y, y_stride, w, tile_begin, tile_end, x, tokens, 0, 6, skl__block_dotprod,
+                             skl__stream_q8_dotprod);
 }
 
 #endif
 
-/* ------------------------------------------------------------------------------------------------------------------ SMMLA
- * 12 integer and 12 float accumulators, 3 pairs of tokens and 4 pairs of rows; 8 columns cost 7 loads and 12 SMMLA. One token has
- * no use for it. */
+/* --------------------------------------------------------------------------------------------------------------- SMMLA
+ * 12 integer and 12 float accumulators, 3 pairs of tokens and 4 pairs of rows; 8 columns cost 7 loads and 12 SMMLA. One
+ * token has no use for it. */
 #if SKL__HAS_NEON_I8MM
 
-SKL__INLINE SKL__TARGET_I8MM void skl__sum_i8mm(int32x4_t *sums, const skl__neon_block *b, size_t u, const size_t tokens)
+SKL__INLINE SKL__TARGET_I8MM void skl__sum_i8mm(int32x4_t *sums, const skl__neon_block *b, size_t u,
+                                                const size_t tokens)
 {
     const int8_t *w = b->codes + u * b->columns * 8, *x = b->x + u * b->columns * 2;
     int8x16_t rows[4], pair;
-    size_t k, i, j;
+    size_t k, octet, i, j;
 
-    for (k = 0; k < b->columns; k += 8, w += 64, x += 16) {
-        SKL__EACH(j, 4) rows[j] = vld1q_s8(w + 16 * j);
-        SKL__EACH(i, tokens / 2) {
-            pair = vld1q_s8(x + i * b->x_pair);
-            SKL__EACH(j, 4) sums[4 * i + j] = vmmlaq_s32(sums[4 * i + j], pair, rows[j]);
+    for (k = 0; k < b->columns; k += 16, w += 128, x += 32) {
+        SKL__EACH(octet, 2, 2) {
+            SKL__EACH(j, 4, 4) rows[j] = vld1q_s8(w + 64 * octet + 16 * j);
+            SKL__EACH(i, SKL__BLOCK_TOKENS / 2, tokens / 2) {
+                pair = vld1q_s8(x + 16 * octet + i * b->x_pair);
+                SKL__EACH(j, 4, 4) sums[4 * i + j] = vmmlaq_s32(sums[4 * i + j], pair, rows[j]);
+            }
         }
     }
 }
 
 SKL__INLINE SKL__TARGET_I8MM void skl__block_tokens_i8mm(const skl__neon_block *b, const size_t tokens)
 {
-    float32x4_t acc[2 * SKL__BLOCK_TOKENS];
-    int32x4_t sums[2 * SKL__BLOCK_TOKENS];
+    float32x4_t acc[SKL__BLOCK_REGISTERS];
+    int32x4_t sums[SKL__BLOCK_REGISTERS];
     size_t u;
 
-    skl__block_begin_neon(acc, b, tokens, 1);
-    for (u = 0; u < b->units; u++) {
-        skl__unit_begin_neon(sums, acc, b, tokens);
+    skl__block_load_neon(acc, b, tokens, 1);
+    for (u = 0; u < b->units && !b->split; u++) {
+        skl__unit_begin_neon(sums, acc, 0, tokens);
         skl__sum_i8mm(sums, b, u, tokens);
         skl__unit_end_neon(acc, sums, b, u, tokens, 1);
     }
-    skl__block_end_neon(acc, b, tokens, 1);
+    if (b->split) {
+        skl__unit_begin_neon(sums, acc, 1, tokens);
+        skl__sum_i8mm(sums, b, 0, tokens);
+        skl__split_end_neon(acc, sums, b, tokens, 1);
+    }
+    skl__block_store_neon(acc, b, tokens, 1);
 }
 
 static SKL__TARGET_I8MM void skl__block_i8mm(const skl__neon_block *b, size_t width)
@@ -4770,20 +4921,23 @@ static SKL__TARGET_I8MM void skl__block_i8mm(const skl__neon_block *b, size_t wi
     else skl__block_tokens_i8mm(b, 6);
 }
 
-static void skl__matmul_q4_a8_neon_i8mm(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
-                                        const skl__acts *x, size_t tokens)
+static void skl__matmul_q4_a8_neon_i8mm(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin,
+                                        size_t tile_end, const skl__acts *x, size_t tokens)
 {
-    skl__matmul_through_neon(y, y_stride, w, tile_begin, tile_end, x, tokens, 1, 6, skl__block_i8mm, skl__stream_q4_dotprod);
+    skl__matmul_through_neon(y, y_stride, w, tile_begin, tile_end, x, tokens, 1, 6, skl__block_i8mm,
+                             skl__stream_q4_dotprod);
 }
 
-static void skl__matmul_q8_a8_neon_i8mm(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
-                                        const skl__acts *x, size_t tokens)
+static void skl__matmul_q8_a8_neon_i8mm(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin,
+                                        size_t tile_end, const skl__acts *x, size_t tokens)
 {
-    skl__matmul_through_neon(y, y_stride, w, tile_begin, tile_end, x, tokens, 1, 6, skl__block_i8mm, skl__stream_q8_dotprod);
+    skl__matmul_through_neon(y, y_stride, w, tile_begin, tile_end, x, tokens, 1, 6, skl__block_i8mm,
+                             skl__stream_q8_dotprod);
 }
 
 #endif
 #endif
+
 /* =====================================================================================================================
  * >>lanes                                                                                Float kernels on sixteen lanes
  *
@@ -6071,47 +6225,47 @@ SKL__HELPER void SKL__LANE(skl__score_block)(float (*scores)[SKL__BLOCK], const 
 }
 
 /* mixes[i] += sum over keys [begin, end) of the block of weights[i][key] value[key]: chains over the keys, one dimension to a
- * lane.        weights  [count][64]    mixes  [count][padded head_dim] */
-SKL__HELPER void SKL__LANE(skl__mix_block)(float *const *mixes, float (*weights)[SKL__BLOCK], const skl__attend_job *job,
-                                           int count,
+ * lane. SKL__LANES_TILES vectors of dimensions at a time; what is left of a head goes one by one.
+ *   weights  [count][64]        mixes  [count][padded head_dim] */
+SKL__HELPER void SKL__LANE(skl__mix_block)(float *const *mixes, float (*weights)[SKL__BLOCK], const skl__attend_job *job, int count,
                                            size_t block, size_t begin, size_t end, skl_kv kv)
 {
     const unsigned char *values = job->head.values + block * job->head.value_stride;
+    const size_t whole = job->head_dim / (16 * SKL__LANES_TILES) * (16 * SKL__LANES_TILES);
     size_t d, key;
     int t, i;
-    if (kv == SKL_KV_I8 || kv == SKL_KV_I4)
-        for (i = 0; i < count; i++)
-            for (key = begin; key < end; key++) weights[i][key] *= job->head.value_scales[block + key];
-    for (d = 0; d < job->head_dim; d += 16 * SKL__LANES_TILES) {
-        const int parts = (int)(job->head_dim - d >= 16 * SKL__LANES_TILES ? SKL__LANES_TILES : (job->head_dim - d + 15) / 16);
+    for (d = 0; d < whole; d += 16 * SKL__LANES_TILES) {
         skl__v acc[SKL__QUERIES][SKL__LANES_TILES];
-        if (parts == SKL__LANES_TILES) {
-            SKL__LANES_UNROLL for (i = 0; i < count; i++)
-                SKL__LANES_UNROLL for (t = 0; t < SKL__LANES_TILES; t++) acc[i][t] = skl__vload(mixes[i] + d + 16 * (size_t)t);
-            for (key = begin; key < end; key++) {
-                skl__v value[SKL__LANES_TILES];
-                SKL__LANES_UNROLL for (t = 0; t < SKL__LANES_TILES; t++)
-                    value[t] = SKL__LANE(skl__vload_values)(values + key * job->head.value_stride, d + 16 * (size_t)t, kv);
-                SKL__LANES_UNROLL for (i = 0; i < count; i++) {
-                    const skl__v weight = skl__vset(weights[i][key]);
-                    SKL__LANES_UNROLL for (t = 0; t < SKL__LANES_TILES; t++) acc[i][t] = skl__vfma(weight, value[t], acc[i][t]);
-                }
+        SKL__LANES_UNROLL for (i = 0; i < count; i++)
+            SKL__LANES_UNROLL for (t = 0; t < SKL__LANES_TILES; t++) acc[i][t] = skl__vload(mixes[i] + d + 16 * (size_t)t);
+        for (key = begin; key < end; key++) {
+            skl__v value[SKL__LANES_TILES];
+            SKL__LANES_UNROLL for (t = 0; t < SKL__LANES_TILES; t++)
+                value[t] = SKL__LANE(skl__vload_values)(values + key * job->head.value_stride, d + 16 * (size_t)t, kv);
+            SKL__LANES_UNROLL for (i = 0; i < count; i++) {
+                const skl__v weight = skl__vset(weights[i][key]);
+                SKL__LANES_UNROLL for (t = 0; t < SKL__LANES_TILES; t++) acc[i][t] = skl__vfma(weight, value[t], acc[i][t]);
             }
-            SKL__LANES_UNROLL for (i = 0; i < count; i++)
-                SKL__LANES_UNROLL for (t = 0; t < SKL__LANES_TILES; t++) skl__vstore(mixes[i] + d + 16 * (size_t)t, acc[i][t]);
-            continue;
         }
-        for (t = 0; t < parts; t++)
-            for (i = 0; i < count; i++) {
-                float *mix = mixes[i] + d + 16 * (size_t)t;
-                skl__v sum = skl__vload(mix);
-                for (key = begin; key < end; key++)
-                    sum = skl__vfma(skl__vset(weights[i][key]),
-                                    SKL__LANE(skl__vload_values)(values + key * job->head.value_stride, d + 16 * (size_t)t,
-                                                                 kv), sum);
-                skl__vstore(mix, sum);
-            }
+        SKL__LANES_UNROLL for (i = 0; i < count; i++)
+            SKL__LANES_UNROLL for (t = 0; t < SKL__LANES_TILES; t++) skl__vstore(mixes[i] + d + 16 * (size_t)t, acc[i][t]);
     }
+}
+
+SKL__FUNCTION void SKL__LANE(skl__mix_rest)(float *const *mixes, float (*weights)[SKL__BLOCK], const skl__attend_job *job, int count,
+                                            size_t block, size_t begin, size_t end)
+{
+    const unsigned char *values = job->head.values + block * job->head.value_stride;
+    size_t d = job->head_dim / (16 * SKL__LANES_TILES) * (16 * SKL__LANES_TILES), key;
+    int i;
+    for (; d < job->head_dim; d += 16)
+        for (i = 0; i < count; i++) {
+            skl__v sum = skl__vload(mixes[i] + d);
+            for (key = begin; key < end; key++)
+                sum = skl__vfma(skl__vset(weights[i][key]),
+                                SKL__LANE(skl__vload_values)(values + key * job->head.value_stride, d, job->kv), sum);
+            skl__vstore(mixes[i] + d, sum);
+        }
 }
 
 /* The running softmax of one query: see >>attention. */
@@ -6210,13 +6364,18 @@ SKL__FUNCTION void SKL__LANE(skl__score)(float (*scores)[SKL__BLOCK], const skl_
 #undef SKL__CALL
 }
 
-SKL__FUNCTION void SKL__LANE(skl__mix_values)(float *const *mixes, float (*weights)[SKL__BLOCK], const skl__attend_job *job,
-                                              int count,
+SKL__FUNCTION void SKL__LANE(skl__mix_values)(float *const *mixes, float (*weights)[SKL__BLOCK], const skl__attend_job *job, int count,
                                               size_t block, size_t begin, size_t end)
 {
+    size_t key;
+    int i;
+    if (job->kv == SKL_KV_I8 || job->kv == SKL_KV_I4)
+        for (i = 0; i < count; i++)
+            for (key = begin; key < end; key++) weights[i][key] *= job->head.value_scales[block + key];
 #define SKL__CALL(n, format) SKL__LANE(skl__mix_block)(mixes, weights, job, n, block, begin, end, format)
     SKL__SPECIALISE(SKL__CALL, job->kv, count)
 #undef SKL__CALL
+    SKL__LANE(skl__mix_rest)(mixes, weights, job, count, block, begin, end);
 }
 
 /* Attention of 1, 2 or 4 queries: blocks of keys in ascending position. Queries that see the same part of a block share its
@@ -7971,6 +8130,7 @@ static skl_status skl__read_packing(skl__binder *b)
         record = (const skl__record *)skl__find_name(gguf->records_by_name, gguf->tensor_count, name);
         if (!record || record->tensor.type != SKL_TYPE_I8)
             return skl__model_fail(b, name, "it is listed as packed, but there is no such I8 tensor");
+        if (b->packed[record - gguf->records] >= 0) return skl__model_fail(b, name, "it is listed as packed twice");
         b->packed[record - gguf->records] = place;
     }
     return SKL_OK;

@@ -27,7 +27,7 @@ static volatile uint64_t bench_sink;
  * Reading
  *
  * A way of reading: four loads a step, side by side or from four streams, with a hint about what comes later or without.
- * Streams matter where pages are small: hardware stops prefetching at the end of a page.
+ * Which one wins differs between machines.
  * ================================================================================================================== */
 
 typedef struct read_way {
@@ -420,6 +420,19 @@ static void limits_close(limits *limit)
     memset(limit, 0, sizeof *limit);
 }
 
+/* Asks for huge pages, so that the limit is that of memory, not of page tables.        memory  [size] */
+static void limits_huge_pages(unsigned char *memory, size_t size)
+{
+#if defined(MADV_HUGEPAGE)
+    const size_t page = 4096, skip = (page - ((uintptr_t)memory & (page - 1))) & (page - 1);
+
+    madvise(memory + skip, size - page, MADV_HUGEPAGE); /* a wish: it may be refused */
+#else
+    (void)memory;
+    (void)size;
+#endif
+}
+
 /* Takes the buffer, writes it, so that every page is there, and finds the best way to read. -> CLI_GO_ON or an exit code */
 static int limits_open(limits *limit, size_t threads)
 {
@@ -437,6 +450,7 @@ static int limits_open(limits *limit, size_t threads)
     }
     limit->pool = skl__pool_open(limit->pool, threads, NULL, NULL);
     limit->buffer = limit->memory + (64 - ((uintptr_t)limit->memory & 63));
+    limits_huge_pages(limit->buffer, BENCH_BUFFER);
     memset(limit->buffer, 1, BENCH_BUFFER + BENCH_PIECE);
     for (round = 0; round < 3; round++) {
         for (way = 0; way < BENCH_WAYS; way++) {

@@ -16,7 +16,7 @@ static const char help[] =
     "  IN                   GGUF file\n"
     "  OUT                  GGUF file, written beside and renamed at the end\n"
     "\n"
-    "  --type TYPE          of the matrices (default q4)\n"
+    "  --type TYPE          of the matrices (default q4, with --plain Q4_0)\n"
     "  --embed TYPE         of token_embd.weight and output.weight (default: as the others)\n"
     "  --keep PATTERN=TYPE  of the tensors whose names match: * any characters, ? any one. May be given often; the\n"
     "                       last match counts, also before --embed\n"
@@ -839,7 +839,8 @@ static int read_rules(work *w)
     size_t i;
     int code;
 
-    if ((code = find_format("--type", arguments.type ? arguments.type : "q4", &w->type)) != CLI_GO_ON) return code;
+    if (!arguments.type) arguments.type = arguments.plain ? "Q4_0" : "q4";
+    if ((code = find_format("--type", arguments.type, &w->type)) != CLI_GO_ON) return code;
     w->embed = w->type;
     if (arguments.embed && (code = find_format("--embed", arguments.embed, &w->embed)) != CLI_GO_ON) return code;
     for (i = 0; i < arguments.keep.count; i++) {

@@ -969,6 +969,129 @@ static void test_kernels_agree(void)
             }
 }
 
+/* --- attention over several blocks of keys --- */
+
+enum { CONTEXT = 200, MOST_DIM = 64 };
+
+/* What the cache keeps of a key or value: itself, its half, or codes with a scale of max|x| / levels. */
+static void stored(const float *x, size_t dim, skl_kv kv, double *kept)
+{
+    const float levels = kv == SKL_KV_I8 ? 127.0f : 7.0f;
+    float most = 0.0f;
+    size_t d;
+
+    for (d = 0; d < dim; d++) most = fmaxf(most, fabsf(x[d]));
+    for (d = 0; d < dim; d++)
+        kept[d] = kv == SKL_KV_F32 ? (double)x[d] : kv == SKL_KV_F16 ? (double)skl__f16_to_f32(skl__f32_to_f16(x[d]))
+                  : (double)rintf(x[d] / (most / levels)) * (double)(most / levels);
+}
+
+/* One query by the definition, in double. -> probability of the null class */
+static double attend_double(const skl__attend_job *job, size_t query, double (*keys)[MOST_DIM], double (*values)[MOST_DIM],
+                            double *mix)
+{
+    const int null_class = job->null_logit[query] != SKL__NO_NULL;
+    double logits[CONTEXT], most = null_class ? (double)job->null_logit[query] : -HUGE_VAL, sum;
+    size_t j, d;
+
+    for (d = 0; d < job->head_dim; d++) mix[d] = 0.0;
+    for (j = job->first[query]; j <= job->last[query]; j++) {
+        logits[j] = 0.0;
+        for (d = 0; d < job->head_dim; d++) logits[j] += (double)job->q[query][d] * keys[j][d];
+        most = fmax(most, logits[j]);
+    }
+    sum = null_class ? exp((double)job->null_logit[query] - most) : 0.0;
+    for (j = job->first[query]; j <= job->last[query]; j++) sum += exp(logits[j] - most);
+    for (j = job->first[query]; j <= job->last[query]; j++) {
+        double p = exp(logits[j] - most) / sum;
+        if (job->clipped) p = fmin(1.0, fmax(0.0, ((double)job->zeta - (double)job->gamma) * p + (double)job->gamma));
+        for (d = 0; d < job->head_dim; d++) mix[d] += p * values[j][d];
+    }
+    return null_class ? exp((double)job->null_logit[query] - most) / sum : 0.0;
+}
+
+static void check_attention(skl_kv kv, size_t dim, int clipped, size_t queries)
+{
+    static unsigned char first_cache[1 << 18], cache[1 << 18];
+    static double keys[CONTEXT][MOST_DIM], values[CONTEXT][MOST_DIM];
+    static const size_t first[] = {0, 10, 130, 0}, last[] = {199, 64, 199, 63};
+    static const float nulls[] = {SKL__NO_NULL, 0.0f, 1.5f, -3.0f};
+    const skl__kv_shape shape = skl__kv_shape_of(kv, dim, CONTEXT);
+    float q[4][MOST_DIM], out[4][MOST_DIM], key[MOST_DIM], value[MOST_DIM], wanted[4][MOST_DIM], wanted_null[4];
+    const uint64_t seed = random_state;
+    size_t level, i, d;
+
+    CHECK(shape.head <= sizeof cache);
+    for (level = 0; level < SKL__KERNEL_ROWS; level++) {
+        const skl__kernels *kernels = level_at(level);
+        skl__attend_job job;
+        if (!kernels) continue;
+        random_state = seed;
+        memset(&job, 0, sizeof job);
+        memset(cache, 0, (size_t)shape.head);
+        job.head.keys = cache;
+        job.head.values = cache + shape.keys;
+        job.head.key_scales = (float *)(void *)(cache + shape.keys + shape.values);
+        job.head.value_scales = job.head.key_scales + shape.scales / sizeof(float);
+        job.head.key_tile = (size_t)shape.key_tile;
+        job.head.value_stride = (size_t)shape.value_stride;
+        job.kv = kv;
+        job.head_dim = dim;
+        job.queries = queries;
+        job.clipped = clipped;
+        job.gamma = -0.02f;
+        job.zeta = 1.05f;
+        for (i = 0; i < CONTEXT; i++) {
+            for (d = 0; d < dim; d++) key[d] = random_float(), value[d] = random_float();
+            kernels->lanes->store_kv(&job.head, kv, dim, i, key, value);
+            stored(key, dim, kv, keys[i]);
+            stored(value, dim, kv, values[i]);
+        }
+        for (i = 0; i < queries; i++) {
+            for (d = 0; d < dim; d++) q[i][d] = 2.0f * random_float();
+            job.q[i] = q[i];
+            job.out[i] = out[i];
+            job.first[i] = first[(i + dim) % 4];
+            job.last[i] = last[(i + dim) % 4];
+            job.null_logit[i] = nulls[i];
+        }
+        kernels->lanes->attend(&job);
+        for (i = 0; i < queries && level == 0; i++) {
+            double mix[MOST_DIM];
+            const double null_mass = attend_double(&job, i, keys, values, mix);
+            CHECK_NEAR((double)job.null_mass[i], null_mass, 2e-6); /* logits below 10 in size, 6e-8 each */
+            for (d = 0; d < dim; d++) CHECK_NEAR((double)out[i][d], mix[d], 4e-6); /* 200 terms of sum 1 */
+        }
+        if (level == 0) {
+            memcpy(first_cache, cache, (size_t)shape.head);
+            memcpy(wanted, out, sizeof out);
+            memcpy(wanted_null, job.null_mass, sizeof wanted_null);
+            continue;
+        }
+        CHECK(memcmp(cache, first_cache, (size_t)shape.head) == 0);
+        for (i = 0; i < queries; i++) {
+            const int good = memcmp(wanted[i], out[i], dim * sizeof(float)) == 0 &&
+                             memcmp(&wanted_null[i], &job.null_mass[i], sizeof(float)) == 0;
+            if (!CHECK(good))
+                printf("  attention, level %s, kv %d, %d dimensions\n", skl_isa_name(kernels->isa), (int)kv, (int)dim);
+        }
+    }
+}
+
+static void test_attention(void)
+{
+    static const size_t dims[] = {7, 16, 40, 64};
+    size_t i, queries;
+    int kv;
+
+    for (kv = SKL_KV_F32; kv <= SKL_KV_I4; kv++)
+        for (i = 0; i < 4; i++)
+            for (queries = 1; queries <= 4; queries++) {
+                check_attention((skl_kv)kv, dims[i], 0, queries);
+                check_attention((skl_kv)kv, dims[i], 1, queries);
+            }
+}
+
 int main(void)
 {
     test_vectors();
@@ -977,5 +1100,6 @@ int main(void)
     test_halves();
     test_packing();
     test_kernels_agree();
+    test_attention();
     return test_finish();
 }
