@@ -6901,8 +6901,8 @@ static const skl__kernels skl__kernel_table[] = {
 #if SKL__ARM_KERNELS
     {SKL_ISA_NEON, skl__matmul_q4_a8_neon, skl__matmul_q4_a4_neon, skl__matmul_q8_a8_neon, &skl__lane_kernels_neon},
 #if SKL__HAS_NEON_DOTPROD
-    {SKL_ISA_NEON_DOTPROD, skl__matmul_q4_a8_neon_dotprod, skl__matmul_q4_a8_neon_dotprod,
-     skl__matmul_q8_a8_neon_dotprod, &skl__lane_kernels_neon},
+    {SKL_ISA_NEON_DOTPROD, skl__matmul_q4_a8_neon_dotprod, skl__matmul_q4_a8_neon_dotprod, skl__matmul_q8_a8_neon_dotprod,
+     &skl__lane_kernels_neon},
 #endif
 #if SKL__HAS_NEON_I8MM
     {SKL_ISA_NEON_I8MM, skl__matmul_q4_a8_neon_i8mm, skl__matmul_q4_a8_neon_i8mm, skl__matmul_q8_a8_neon_i8mm,
@@ -8406,7 +8406,7 @@ static size_t skl__widest(const skl__config *c)
 
 static float *skl__take_floats(skl__arena *arena, uint64_t rows, uint64_t columns)
 {
-    uint64_t count;
+    uint64_t count = 0;
 
     if (!skl__multiply(rows, columns, &count)) arena->overflow = 1;
     return (float *)skl__arena_take(arena, count, sizeof(float));

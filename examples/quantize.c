@@ -25,8 +25,8 @@ static const char help[] =
     "  --plain              GGUF types are stored as every other program expects them (default)\n"
     "\n"
     "Types, by bits per weight:\n"
-    "  q4g128 q4g64 q4 q8   4.125, 4.25, 4.5, 8.5: symmetric, an f16 scale per 128, 64, 32, 32 columns, always packed.\n"
-    "                       A group that does not divide the columns is halved until it does\n"
+    "  q4g128 q4g64 q4 q8   4.125, 4.25, 4.5, 8.5: symmetric, an f16 scale per 128, 64, 32, 32 columns, always\n"
+    "                       packed. A group that does not divide the columns is halved until it does\n"
     "  MXFP4 Q4_0 Q4_1 Q8_0 4.25, 4.5, 5, 8.5: block formats of GGUF, rounded as its reference implementation does\n"
     "  Q4_K Q5_K Q6_K       only of tensors that have this type already\n"
     "  f16 bf16 f32         16, 16, 32\n"
@@ -820,13 +820,13 @@ static void print_report(const work *w)
         printf("%-32s %13s  %-16s %10llu %8.3f %9.5f\n", p->source.name, shape, type, (unsigned long long)p->size,
                8.0 * (double)p->size / n, relative(p->difference, p->norm));
         difference += p->difference;
-        norm += p->norm;
+        if (p->difference > 0.0) norm += p->norm;
         values += n;
         bytes += (double)p->size;
     }
     printf("%-32s %13.0f  %-16s %10.0f %8.3f %9.5f\n", "total", values, "", bytes, 8.0 * bytes / values,
            relative(difference, norm));
-    printf("file %llu bytes; the total error is that of the tensors that were converted\n",
+    printf("file %llu bytes; the total error is that of the tensors that changed\n",
            (unsigned long long)w->written);
 }
 

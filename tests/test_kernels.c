@@ -1,9 +1,9 @@
-/* test_kernels.c - the integer matmuls: the scalar definition against sums in long double over codes that the test packs by
- * itself, and every other kernel level of this machine against the scalar one, bit for bit. Shapes are odd, codes and scales
- * extreme, and everything a kernel touches ends at a page it must not touch.
+/* test_kernels.c - the integer matmuls: the scalar definition against sums in long double over codes that the test
+ * unpacks by itself, and every other kernel level of this machine against the scalar one, bit for bit. Shapes are odd,
+ * codes and scales extreme, and everything a kernel touches ends at a page it must not touch.
  *
- * Tolerance. A chain of u fused multiply-adds is off by at most u roundings (6e-8) of the largest partial sum, and the scales
- * multiply with one more; shapes here have at most 400 units, so 3e-5 of the sum of magnitudes bounds it.
+ * Tolerance. A chain of u fused multiply-adds is off by at most u roundings (6e-8) of the largest partial sum, and the
+ * scales multiply with one more; shapes here have at most 400 units, so 3e-5 of the sum of magnitudes bounds it.
  */
 #if !defined(_WIN32) && !defined(_GNU_SOURCE)
 #define _GNU_SOURCE 1
@@ -256,10 +256,11 @@ static int output_is_near(const kernel_case *c, size_t row, size_t token, float 
     size_t k;
 
     for (k = 0; k < c->w.columns; k++) {
-        const long double x_scale = c->x.scales[c->x.row ? token : token * (c->x.columns / 32) + k / 32];
+        const long double x_scale = (long double)c->x.scales[c->x.row ? token : token * (c->x.columns / 32) + k / 32];
         const long double x = x_scale * c->x.codes[token * c->x.stride + k];
-        const long double scaled = scale_value(c, row, k / c->w.group) * (long double)(code_value(c, row, k) - offset);
-        const long double minimum = c->w.minimum ? scale_value(c, row, groups + k / c->w.group) : 0.0L;
+        const long double scale = (long double)scale_value(c, row, k / c->w.group);
+        const long double scaled = scale * (code_value(c, row, k) - offset);
+        const long double minimum = c->w.minimum ? (long double)scale_value(c, row, groups + k / c->w.group) : 0.0L;
 
         sum += x * scaled + x * minimum;
         magnitude += fabsl(x * scaled) + fabsl(x * minimum);
@@ -294,8 +295,9 @@ static void check_kernel(kernel_case *c, const char *level, const char *name, sk
 
     if (CHECK(memcmp(y, wanted, c->y_size * sizeof *y) == 0)) return;
     while (memcmp(&y[i], &wanted[i], sizeof *y) == 0) i++;
-    printf("  %s %s: token %zu row %zu is %.9g, not %.9g; rows %zu columns %zu group %zu tiles %zu..%zu tokens %zu%s%s%s\n", level,
-           name, i / c->y_stride, i % c->y_stride, (double)y[i], (double)wanted[i], c->w.rows, c->w.columns, c->w.group,
+    printf("  %s %s: token %zu row %zu is %.9g, not %.9g;", level, name, i / c->y_stride, i % c->y_stride, (double)y[i],
+           (double)wanted[i]);
+    printf(" rows %zu columns %zu group %zu tiles %zu..%zu tokens %zu%s%s%s\n", c->w.rows, c->w.columns, c->w.group,
            c->tile_begin, c->tile_end, c->tokens, c->x.row ? " row" : "", c->w.wide ? " wide" : "",
            c->w.minimum ? " minimum" : "");
 }

@@ -81,7 +81,7 @@ static void test_worked_example(void)
     layout.rows = 1;
     layout.columns = layout.group = 32;
     CHECK_EQ_INT(skl_packed_bytes(&layout), 320); /* 16 x 32 codes of 4 bits, 16 scales of 2 bytes, padded to 64 */
-    for (i = 0; i < 32; i++) x[i] = 0.1f * (float)(i - 16);
+    for (i = 0; i < 32; i++) x[i] = (float)(0.1 * (i - 16));
     CHECK_EQ_INT(skl_pack_values(&layout, x, packed), SKL_OK);
     CHECK_EQ_INT(skl_unpack_row(&layout, packed, 0, got), SKL_OK);
     for (i = 0; i < 32; i++) {
@@ -98,8 +98,8 @@ static void test_worked_example(void)
     for (i = 258; i < 320; i++) CHECK_EQ_INT(packed[i], 0);
 }
 
-/* Rounding costs half a scale, cutting 4-bit codes off at 15 another half, narrowing the scale to f16 2^-11 of the value;
- * and what came out of packing goes in unchanged. */
+/* Rounding costs half a scale, cutting 4-bit codes off at 15 another half, narrowing the scale to f16 2^-11 of the
+ * value; and what came out of packing goes in unchanged. */
 static void test_rounding(int bits, uint64_t group)
 {
     enum { ROWS = 18, COLUMNS = 256 };
@@ -357,8 +357,9 @@ static void test_types(void)
     const double wanted = perplexity_of(in.text, ids.text);
     static const struct {
         const char *type;
-        double room; /* of the logarithm of the perplexity, measured with random weights: far from 0 is wrong, not bad luck */
-    } cases[] = {{"f32", 0.01}, {"f16", 0.01}, {"q8", 0.05}, {"q4", 0.6}, {"q4g64", 0.6}, {"q4g128", 0.6}, {"MXFP4", 0.8}};
+        double room; /* of the logarithm of the perplexity: random weights, so that rounding shows; still, not more */
+    } cases[] = {{"f32", 0.01}, {"f16", 0.01},   {"q8", 0.05},  {"q4", 0.6},
+                 {"q4g64", 0.6}, {"q4g128", 0.6}, {"MXFP4", 0.8}};
     size_t i;
 
     for (i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -393,7 +394,7 @@ static void test_choices(void)
                   {"blk.1.attn_v.weight", SKL_TYPE_Q4_1}, {"blk.0.attn_norm.weight", SKL_TYPE_F32},
                   {"blk.0.attn_norm_gate_a.weight", SKL_TYPE_F32}, {"blk.0.ffn_norm_gate_a.weight", SKL_TYPE_BF16}};
     process_result r = QUANTIZE(in.text, made("choices"), "--embed", "bf16", "--keep", "*.attn_v.weight=q8_0", "--keep",
-                                "blk.1.attn_?.weight=Q4_1", "--keep", "*.attn_norm*=q8", "--keep", "*.attn_norm_gate*=f32");
+                                "blk.1.attn_?.weight=Q4_1", "--keep", "*.attn_norm*=q8");
     skl_gguf *gguf;
     skl_tensor tensor;
     size_t i;
@@ -409,7 +410,7 @@ static void test_choices(void)
     gguf = open_file(made("choices"));
     for (i = 0; gguf && i < sizeof wanted / sizeof *wanted; i++)
         if (CHECK(skl_gguf_find_tensor(gguf, wanted[i].name, &tensor) == SKL_OK)) {
-            if (!CHECK(tensor.type == wanted[i].type)) printf("    %s: %s\n", wanted[i].name, skl_type_name(tensor.type));
+            if (!CHECK(tensor.type == wanted[i].type)) printf("    %s: %d\n", wanted[i].name, tensor.type);
         }
     skl_gguf_close(gguf);
 
@@ -563,7 +564,8 @@ static void expect_error(lists *l, skl_status status, const char *where)
     desc.source.data_size = w.size;
     memset(&error, 0, sizeof error);
     CHECK_EQ_INT(skl_model_open(&model, &desc, &error), status);
-    if (status != SKL_OK && !CHECK(strstr(error.where, where) != NULL)) printf("    %s: %s\n", error.where, error.message);
+    if (status != SKL_OK && !CHECK(strstr(error.where, where) != NULL))
+        printf("    %s: %s\n", error.where, error.message);
     skl_model_close(model);
     free(w.data);
     take_lists(l);

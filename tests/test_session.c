@@ -105,8 +105,9 @@ static void check_run(const timeline *line, const skl_session_desc *desc, const 
 static void check_levels(timeline *line)
 {
     static const struct { skl_activation activation; skl_group group; skl_kv kv; } formats[] = {
-        {SKL_ACT_F32, SKL_GROUP_32, SKL_KV_F32}, {SKL_ACT_A8, SKL_GROUP_32, SKL_KV_F16}, {SKL_ACT_A8, SKL_GROUP_ROW, SKL_KV_I8},
-        {SKL_ACT_A4, SKL_GROUP_32, SKL_KV_I4}, {SKL_ACT_A4, SKL_GROUP_ROW, SKL_KV_F16}
+        {SKL_ACT_F32, SKL_GROUP_32, SKL_KV_F32}, {SKL_ACT_A8, SKL_GROUP_32, SKL_KV_F16},
+        {SKL_ACT_A8, SKL_GROUP_ROW, SKL_KV_I8}, {SKL_ACT_A4, SKL_GROUP_32, SKL_KV_I4},
+        {SKL_ACT_A4, SKL_GROUP_ROW, SKL_KV_F16}
     };
     uint64_t before = 0;
     size_t i;
@@ -256,7 +257,8 @@ static void check_histories(const timeline *line)
 /* Chosen rows are rows of all; and eval gives the last one. */
 static void check_rows(const timeline *line)
 {
-    static const size_t rows[] = {0, 1, 5, 6, 7, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 64, 99};
+    static const size_t rows[] = {0, 1, 5, 6, 7, 20, 21, 22, 23, 24, 25, 26, 27,
+                                  28, 29, 30, 31, 32, 33, 34, 35, 36, 64, 99};
     enum { ROWS = sizeof rows / sizeof *rows };
     static float logits[ROWS * VOCAB];
     skl_session_desc desc = default_desc();
@@ -360,10 +362,10 @@ static void test_shared_model(void)
 
 /* --- memory --- */
 
-typedef struct source { const char *name; int read, given; } source;
+typedef struct origin { const char *name; int read, given; } origin;
 
 /* Where the model comes from: mapped, read, or in memory already. *data is to be freed. */
-static skl_model_desc model_desc_of(const source *from, path *place, unsigned char **data)
+static skl_model_desc model_desc_of(const origin *from, path *place, unsigned char **data)
 {
     skl_model_desc desc;
     size_t size;
@@ -385,7 +387,7 @@ static skl_model_desc model_desc_of(const source *from, path *place, unsigned ch
 
 /* What is announced, what an open model says, and what the allocator saw. The allocator sees besides: the model's own
  * struct, the index of the file, and 64 bytes to align by. */
-static void check_memory(const source *from)
+static void check_memory(const origin *from)
 {
     unsigned char *data;
     path place;
@@ -451,7 +453,7 @@ static void check_memory(const source *from)
 /* Nothing is allocated between open and close. */
 static void check_no_allocation(const char *name)
 {
-    const source from = {name, 0, 0};
+    const origin from = {name, 0, 0};
     unsigned char *data;
     path place;
     ledger l;
@@ -575,7 +577,7 @@ static void test_failing_allocator(void)
 /* Loading is cancelled between tensors. */
 static void test_cancelled_loading(void)
 {
-    const source from = {"k_quants", 0, 0};
+    const origin from = {"k_quants", 0, 0};
     unsigned char *data;
     path place;
     skl_model_desc desc = model_desc_of(&from, &place, &data);
@@ -606,7 +608,7 @@ static void test_cancelled_loading(void)
 
 static void test_memory(void)
 {
-    static const source sources[] = {{"k_quants", 0, 0}, {"k_quants", 1, 0}, {"k_quants", 0, 1}, {"everything", 0, 0},
+    static const origin sources[] = {{"k_quants", 0, 0}, {"k_quants", 1, 0}, {"k_quants", 0, 1}, {"everything", 0, 0},
                                      {"oasis_router", 1, 0}, {"odd_sizes", 0, 1}};
     size_t i;
 
@@ -655,7 +657,8 @@ static void test_null_arguments(void)
     CHECK_EQ_INT(skl_session_sync(session, NULL, 1, &reused, NULL), SKL_BAD_ARGUMENT);
     CHECK_EQ_INT(skl_session_truncate(NULL, 0), SKL_BAD_ARGUMENT);
     CHECK(skl_session_position(NULL) == 0 && skl_session_context(NULL) == 0 && skl_session_tokens(NULL) == NULL);
-    CHECK(skl_session_threads(NULL) == 0 && skl_session_isa(NULL) == SKL_ISA_DEFAULT && skl_session_error(NULL) != NULL);
+    CHECK(skl_session_threads(NULL) == 0 && skl_session_isa(NULL) == SKL_ISA_DEFAULT);
+    CHECK(skl_session_error(NULL) != NULL);
     CHECK_EQ_INT(skl_sampler_open(NULL, NULL, &error), SKL_BAD_ARGUMENT);
     CHECK_EQ_INT(skl_sampler_open(&sampler, NULL, NULL), SKL_BAD_ARGUMENT);
     memset(&sampler_desc, 0, sizeof sampler_desc);
@@ -796,7 +799,10 @@ static void test_sampler_desc(void)
         for (k = 0; k < 4; k++) {
             memset(&desc, 0, sizeof desc);
             desc.vocab = 10;
-            *(i == 0 ? &desc.temperature : i == 1 ? &desc.top_p : i == 2 ? &desc.min_p : &desc.repetition_penalty) = bad[k];
+            if (i == 0) desc.temperature = bad[k];
+            if (i == 1) desc.top_p = bad[k];
+            if (i == 2) desc.min_p = bad[k];
+            if (i == 3) desc.repetition_penalty = bad[k];
             CHECK_EQ_INT(skl_sampler_open(&sampler, &desc, &error), SKL_BAD_ARGUMENT);
             CHECK_STR(error.where, fields[i]);
         }
@@ -849,7 +855,8 @@ static void test_size_tags(void)
             if (kind == 1) u.model.source.path = place.text;
             if (kind == 2) u.session.threads = 1;
             if (kind == 3) u.sampler.vocab = 10;
-            status = kind == 0 ? skl_gguf_open(&gguf, &u.gguf, &error) : kind == 1 ? skl_model_open(&opened, &u.model, &error)
+            status = kind == 0   ? skl_gguf_open(&gguf, &u.gguf, &error)
+                     : kind == 1 ? skl_model_open(&opened, &u.model, &error)
                      : kind == 2 ? skl_session_open(&session, model, &u.session, &error)
                                  : skl_sampler_open(&sampler, &u.sampler, &error);
             if (!CHECK_EQ_INT(status, good ? SKL_OK : SKL_BAD_ARGUMENT)) printf("  desc %d, tag %d\n", kind, tag);
@@ -863,7 +870,8 @@ static void test_size_tags(void)
 }
 
 /* After a refused call the session is as it was: the next row has the bits it should have. */
-static void expect_refused(timeline *line, skl_session *session, skl_status got, skl_status wanted, const char *word)
+static void expect_refused(const timeline *line, skl_session *session, skl_status got, skl_status wanted,
+                           const char *word)
 {
     const size_t position = skl_session_position(session);
     float logits[VOCAB];
@@ -888,6 +896,7 @@ static void test_refused_calls(void)
     int32_t tokens[LENGTH];
     size_t i, place, reused = 77;
 
+#define REFUSED(got, wanted, word) expect_refused(line, session, (got), (wanted), (word))
     CHECK_EQ_INT(line->vocab, 80);
     timeline_run(line, &desc);
     session = open_session(line->model, &desc);
@@ -899,21 +908,22 @@ static void test_refused_calls(void)
             memcpy(tokens, line->tokens, sizeof tokens);
             tokens[at] = outside[i];
             snprintf(word, sizeof word, "token %ld at index %lu", (long)outside[i], (unsigned long)at);
-            expect_refused(line, session, skl_eval(session, tokens, 9, many), SKL_BAD_ARGUMENT, word);
-            expect_refused(line, session, skl_session_sync(session, tokens, 9, &reused, many), SKL_BAD_ARGUMENT, "not in the vocabulary");
+            REFUSED(skl_eval(session, tokens, 9, many), SKL_BAD_ARGUMENT, word);
+            REFUSED(skl_session_sync(session, tokens, 9, &reused, many), SKL_BAD_ARGUMENT, "not in the vocab");
         }
     CHECK_EQ_INT(reused, 77);
-    expect_refused(line, session, skl_eval(session, line->tokens, LENGTH - 19, many), SKL_CONTEXT_FULL, "context of 100");
-    expect_refused(line, session, skl_eval(session, line->tokens, SIZE_MAX, many), SKL_CONTEXT_FULL, "context of 100");
-    expect_refused(line, session, skl_session_sync(session, line->tokens, LENGTH + 1, NULL, many), SKL_CONTEXT_FULL, "context of 100");
-    expect_refused(line, session, skl_eval(session, NULL, 3, many), SKL_BAD_ARGUMENT, "tokens");
-    expect_refused(line, session, skl_eval_rows(session, line->tokens, 3, descending, 2, many), SKL_BAD_ARGUMENT, "ascend");
-    expect_refused(line, session, skl_eval_rows(session, line->tokens, 3, twice, 2, many), SKL_BAD_ARGUMENT, "ascend");
-    expect_refused(line, session, skl_eval_rows(session, line->tokens, 3, beyond, 2, many), SKL_BAD_ARGUMENT, "within");
-    expect_refused(line, session, skl_eval_rows(session, line->tokens, 3, beyond, 4, many), SKL_BAD_ARGUMENT, "rows");
-    expect_refused(line, session, skl_eval_rows(session, line->tokens, 3, NULL, 2, many), SKL_BAD_ARGUMENT, "rows");
-    expect_refused(line, session, skl_eval_rows(session, line->tokens, 3, descending + 1, 1, NULL), SKL_BAD_ARGUMENT, "rows");
-    expect_refused(line, session, skl_session_truncate(session, 21), SKL_BAD_ARGUMENT, "21 tokens of 20");
+    REFUSED(skl_eval(session, line->tokens, LENGTH - 19, many), SKL_CONTEXT_FULL, "context of 100");
+    REFUSED(skl_eval(session, line->tokens, SIZE_MAX, many), SKL_CONTEXT_FULL, "context of 100");
+    REFUSED(skl_session_sync(session, line->tokens, LENGTH + 1, NULL, many), SKL_CONTEXT_FULL, "context of 100");
+    REFUSED(skl_eval(session, NULL, 3, many), SKL_BAD_ARGUMENT, "tokens");
+    REFUSED(skl_eval_rows(session, line->tokens, 3, descending, 2, many), SKL_BAD_ARGUMENT, "ascend");
+    REFUSED(skl_eval_rows(session, line->tokens, 3, twice, 2, many), SKL_BAD_ARGUMENT, "ascend");
+    REFUSED(skl_eval_rows(session, line->tokens, 3, beyond, 2, many), SKL_BAD_ARGUMENT, "within");
+    REFUSED(skl_eval_rows(session, line->tokens, 3, beyond, 4, many), SKL_BAD_ARGUMENT, "rows");
+    REFUSED(skl_eval_rows(session, line->tokens, 3, NULL, 2, many), SKL_BAD_ARGUMENT, "rows");
+    REFUSED(skl_eval_rows(session, line->tokens, 3, descending + 1, 1, NULL), SKL_BAD_ARGUMENT, "rows");
+    REFUSED(skl_session_truncate(session, 21), SKL_BAD_ARGUMENT, "21 tokens of 20");
+#undef REFUSED
     many[0] = 123.0f;
     CHECK_EQ_INT(skl_eval(session, line->tokens, 0, many), SKL_OK); /* nothing to do is no mistake */
     CHECK_EQ_INT(skl_eval(session, NULL, 0, NULL), SKL_OK);
@@ -1124,7 +1134,8 @@ static void test_greedy(void)
 static void test_generator(void)
 {
     static const uint32_t pcg[] = {0xa15c02b7u, 0x7b47f409u, 0xba1d3330u, 0x83d2f293u, 0xbfa4784bu, 0xcbed606eu};
-    static const uint64_t splitmix[] = {UINT64_C(6457827717110365317), UINT64_C(3203168211198807973), UINT64_C(9817491932198370423)};
+    static const uint64_t splitmix[] = {UINT64_C(6457827717110365317), UINT64_C(3203168211198807973),
+                                        UINT64_C(9817491932198370423)};
     static const float logits[] = {0.5f, -1.25f, 2.0f, 1.0f, -3.0f, 0.25f, 1.75f, 0.0f};
     static const int32_t wanted[] = {6, 0, 3, 2, 7, 0, 2, 2, 2, 6, 3, 2, 2, 0, 2, 6, 3, 2, 2, 6,
                                      6, 2, 6, 2, 6, 6, 2, 2, 0, 6, 6, 6, 0, 6, 5, 2, 3, 0, 2, 6};
@@ -1148,8 +1159,8 @@ static void test_generator(void)
 
 enum { DRAWS = 100000, CHOICES = 12 };
 
-/* Counts against the probabilities of exp(logit / temperature) among the tokens kept: chi-square, which for up to eleven
- * degrees of freedom is above 31.3 once in a thousand seeds; the seed is fixed. */
+/* Counts against the probabilities of exp(logit / temperature) among the tokens kept: chi-square, which for up to
+ * eleven degrees of freedom is above 31.3 once in a thousand seeds; the seed is fixed. */
 static void check_distribution(const skl_sampler_desc *desc, const float *logits, const int *kept, const char *name)
 {
     skl_sampler *sampler = open_sampler(desc);
@@ -1196,7 +1207,7 @@ static void test_distributions(void)
     desc.temperature = 1.7f;
     check_distribution(&desc, logits, all, "temperature 1.7");
     desc.temperature = 0.8f;
-    check_distribution(&desc, shifted, all, "large logits"); /* their rounding, 3e-5, is far below what chi-square sees */
+    check_distribution(&desc, shifted, all, "large logits"); /* rounded by 3e-5, which chi-square cannot see */
     desc.top_k = 3;
     check_distribution(&desc, logits, three, "top-k 3");
     desc.top_k = CHOICES + 5;
@@ -1254,7 +1265,8 @@ static void test_edges_of_sampling(void)
 
 static void test_penalty(void)
 {
-    static const float positive[] = {2.0f, 1.5f, -1.0f}, close[] = {2.0f, 0.9f, -1.0f}, negative[] = {-1.0f, -1.5f, -9.0f};
+    static const float positive[] = {2.0f, 1.5f, -1.0f}, near_by[] = {2.0f, 0.9f, -1.0f};
+    static const float negative[] = {-1.0f, -1.5f, -9.0f};
     static const float huge[] = {2.0f, 1.5f, 3e38f};
     static const int32_t zero[] = {0, 0, 0}, both[] = {0, 1}, all[] = {2, 1, 0}, bad[] = {0, 3}, worse[] = {-1};
     skl_sampler_desc desc = sampler_desc_of(3, 0.0f);
@@ -1268,7 +1280,7 @@ static void test_penalty(void)
     CHECK_EQ_INT(draw_once(&desc, positive, zero, 1), 1); /* 2 / 2 < 1.5 */
     CHECK_EQ_INT(draw_once(&desc, positive, NULL, 0), 0);
     CHECK_EQ_INT(draw_once(&desc, positive, both, 2), 0); /* 1 > 0.75 */
-    CHECK_EQ_INT(draw_once(&desc, close, zero, 3), 0);    /* 2 / 2 > 0.9: three times is once */
+    CHECK_EQ_INT(draw_once(&desc, near_by, zero, 3), 0);    /* 2 / 2 > 0.9: three times is once */
     CHECK_EQ_INT(draw_once(&desc, negative, zero, 1), 1); /* -1 * 2 < -1.5 */
     CHECK_EQ_INT(draw_once(&desc, negative, both, 2), 0); /* -2 > -3 */
     CHECK_EQ_INT(draw_once(&desc, positive, all, 3), 0);

@@ -58,7 +58,8 @@ function layout(file) {
     const tensors = at;
     for (let n = Number(file.readBigUInt64LE(8)); n > 0; n--) {
         string();
-        at += 8 * u32() + 12;
+        const dims = u32();
+        at += 8 * dims + 12;
     }
     return {keys, tensors, end: at, data: Math.ceil(at / 32) * 32};
 }
@@ -87,10 +88,10 @@ function withVocabulary(path, n) {
     const kept = keys.filter(([name]) => !name.startsWith("tokenizer.")).map(([, begin, to]) => file.subarray(begin, to));
     const tokens = [...Array(n).keys()];
     const added = [
-        Buffer.concat([text("tokenizer.ggml.model"), word(STRING), text("llama")]),
-        array("tokenizer.ggml.tokens", STRING, tokens.map((i) => text(i < 3 ? ["<unk>", "<s>", "</s>"][i] : `t${i}`))),
-        array("tokenizer.ggml.scores", 6, tokens.map(() => word(0))),
-        array("tokenizer.ggml.token_type", 5, tokens.map((i) => word(i < 3 ? 3 : 1)))
+        Buffer.concat([text("tokenizer.ggml.model"), word(STRING), text("gpt2")]),
+        array("tokenizer.ggml.tokens", STRING, tokens.map((i) => text(`t${i}`))),
+        array("tokenizer.ggml.token_type", 5, tokens.map(() => word(1))),
+        array("tokenizer.ggml.merges", STRING, [text("t 0")])
     ];
     const head = Buffer.from(file.subarray(0, 24));
     head.writeBigUInt64LE(BigInt(kept.length + added.length), 16);
