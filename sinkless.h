@@ -586,7 +586,7 @@ SKL__INLINE SKL__UNUSED float skl__mul(float a, float b)
     return product;
 }
 
-SKL__INLINE uint32_t skl__float_bits(float value)
+SKL__INLINE SKL__UNUSED uint32_t skl__f32_to_bits(float value)
 {
     uint32_t bits;
 
@@ -594,7 +594,7 @@ SKL__INLINE uint32_t skl__float_bits(float value)
     return bits;
 }
 
-SKL__INLINE SKL__UNUSED float skl__bits_float(uint32_t bits)
+SKL__INLINE SKL__UNUSED float skl__f32_from_bits(uint32_t bits)
 {
     float value;
 
@@ -605,7 +605,7 @@ SKL__INLINE SKL__UNUSED float skl__bits_float(uint32_t bits)
 /* Neither NaN nor infinite. On the bits: a compiler that was told there are no NaNs may fold isnan() away. */
 SKL__INLINE SKL__UNUSED int skl__is_finite(float value)
 {
-    return (skl__float_bits(value) & 0x7f800000u) != 0x7f800000u;
+    return (skl__f32_to_bits(value) & 0x7f800000u) != 0x7f800000u;
 }
 
 #if defined(__FMA__) || defined(__aarch64__) || defined(__FP_FAST_FMAF)
@@ -2034,20 +2034,6 @@ SKL_API skl_status skl_value_next_string(skl_value *array, const char **text, si
  * lack. Widening is exact. Narrowing rounds to nearest, ties to even; what is too large becomes infinity, a NaN stays one.
  * ================================================================================================================== */
 
-static float skl__f32_from_bits(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static uint32_t skl__f32_to_bits(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
 static float skl__f16_to_f32(uint16_t half)
 {
     const uint32_t sign = (uint32_t)(half & 0x8000u) << 16;
@@ -2828,23 +2814,24 @@ static void skl__matmul_scalar(float *y, size_t y_stride, const skl__matrix *w, 
 /* =====================================================================================================================
  * >>x86                                                                                        Integer kernels for x86
  *
- * One layout serves every vector width: a line of 64 bytes holds 4 columns of 16 rows, and 4 codes of one token, broadcast,
- * meet all of them in one dot step. Sums of integers are exact in any order, so the kernels are free in how they walk a unit
- * (the columns between two scales); the float chain per output is the one of >>scalar, and so are the bits.
+ * One layout serves every vector width: a line of 64 bytes holds 4 columns of 16 rows, and 4 codes of one token,
+ * broadcast, meet all of them in one dot step. Sums of integers are exact in any order, so the kernels are free in how
+ * they walk a unit (the columns between two scales); the float chain per output is the one of >>scalar, and so are the
+ * bits.
  *
  * Two ways through a matrix:
  *     stream   few tokens, memory-bound: one tile after the other, each line is unpacked in registers and used at once
- *     panel    many tokens, compute-bound: up to 512 columns of one or two tiles are unpacked once into a buffer in L1 and
- *              meet all tokens, block by block; between two panels of a tile the accumulators rest in y
+ *     panel    many tokens, compute-bound: up to 512 columns of one or two tiles are unpacked once into a buffer in L1
+ *              and meet all tokens, block by block; between two panels of a tile the accumulators rest in y
  *
- * Signs: vpdpbusd and vpmaddubsw multiply unsigned by signed bytes. Weights take the unsigned side with an offset (8 for 4
- * bits, 128 for 8 bits), and sums start at -offset * (sum of the activations), which is known beforehand and costs nothing.
- * Without VNNI, products meet in 16 bits:
- *     chain    codes of 4 bits: a pair is at most 2 * 15 * 127 = 3810, so 8 pairs (a run of 32 columns) make at most 30480;
- *              with activations of 4 bits, 2 * 15 * 7 = 210, the 128 pairs of a whole panel make at most 26880
+ * Signs: vpdpbusd and vpmaddubsw multiply unsigned by signed bytes. Weights take the unsigned side with an offset (8
+ * for 4 bits, 128 for 8 bits), and sums start at -offset * (sum of the activations), which is known beforehand and
+ * costs nothing. Without VNNI, products meet in 16 bits:
+ *     chain    codes of 4 bits: a pair is at most 2 * 15 * 127 = 3810, so 8 pairs (a run of 32 columns) make at most
+ *              30480; with activations of 4 bits, 2 * 15 * 7 = 210, the 128 pairs of a whole panel make at most 26880
  *     sign     codes of 8 bits: |w| * (x with the sign of w), a pair is at most 2 * 128 * 127 = 32512, widened at once
  * ================================================================================================================== */
-#if SKL__X86 && !defined(SINKLESS_NO_SIMD)
+#if SKL__X86_KERNELS
 
 #if defined(__clang__)
 #define SKL__UNROLL_4 _Pragma("unroll")
@@ -2866,8 +2853,8 @@ static void skl__matmul_scalar(float *y, size_t y_stride, const skl__matrix *w, 
 #define SKL__STRIP_TOKENS 96   /* tokens that meet one unpacked panel; a multiple of SKL__BLOCK_TOKENS */
 #define SKL__BLOCK_TOKENS 6    /* tokens in registers, at most */
 
-/* Statements once per token t of a block, once per vector j of a line, or for all of both, with t and j as constants: the
- * arrays they index then live in registers, which with loops would be the compiler's choice. */
+/* Statements once per token t of a block, once per vector j of a line, or for all of both, with t and j as constants:
+ * the arrays they index then live in registers, which with loops would be the compiler's choice. */
 #define SKL__EACH_TOKEN(width, ...) \
     { enum { t = 0 }; __VA_ARGS__; } \
     { enum { t = 1 }; if (t < (width)) { __VA_ARGS__; } } \
@@ -2899,7 +2886,7 @@ typedef struct skl__x86_job {
 typedef struct skl__x86_block {
     const unsigned char *codes;                /* [quads][tiles][64] */
     const float *scales, *minima;              /* [units][tiles][16] */
-    const int8_t *x[SKL__BLOCK_TOKENS];        /* [columns of the panel]; tokens beyond the last repeat it, not stored */
+    const int8_t *x[SKL__BLOCK_TOKENS];        /* [columns of the panel]; beyond the last token, that one again */
     const int32_t *starts;                     /* [BLOCK_TOKENS][PANEL_UNITS]: -offset * sum of a unit's activations */
     const float *x_scales, *x_sums;            /* [BLOCK_TOKENS][PANEL_UNITS] */
     float *y;                                  /* first token, first row of the panel */
@@ -3237,8 +3224,9 @@ SKL__BODY_256 void skl__unit_chain_256(__m256i (*isum)[2], const unsigned char *
     }
 }
 
-/* Body of the block kernels: `width` tokens x the two halves of one tile. 16 registers do not hold two kinds of sums: with
- * 6 x 2 the float accumulators are in memory, touched once per unit. Chains and signs also need registers for products: 4 x 2.
+/* Body of the block kernels: `width` tokens x the two halves of one tile. 16 registers do not hold two kinds of sums:
+ * with 6 x 2 the float accumulators are in memory, touched once per unit. Chains and signs also need registers for
+ * products and take 4 x 2.
  *     chain    quads whose products add up in 16 bits before they are widened; 0 where dot makes the sums */
 SKL__BODY_256 void skl__block_256(const skl__x86_block *b, const int width, const int vectors, const int row,
                                   skl__dot_256 *dot, const size_t chain)
@@ -3335,9 +3323,10 @@ SKL__BODY_256 void skl__stream_pair_256(__m256i (*isum)[2][2], const unsigned ch
                    isum[t][j][1] = dot(isum[t][j][1], line[j][1], skl__broadcast_256(x[t] + k + 4)))
 }
 
-/* Body of the stream kernels: one tile x up to `width` tokens, in order of memory. The two nibbles of a line go to sums of
- * their own: two short chains of dot steps instead of a long one. The next tile is fetched meanwhile, in bursts of 4 KB that
- * run over codes and scales alike: the scales of a tile are needed long before a sequential read would come to them.
+/* Body of the stream kernels: one tile x up to `width` tokens, in order of memory. The two nibbles of a line go to sums
+ * of their own: two short chains of dot steps instead of a long one. The next tile is fetched meanwhile, in bursts of
+ * 4 KB that run over codes and scales alike: the scales of a tile are needed long before a sequential read would come
+ * to them.
  *     bits     4 or 8        chain    products of a run add up in 16 bits */
 SKL__BODY_256 void skl__stream_256(const skl__x86_job *job, size_t tile, size_t token, size_t tokens, const int bits,
                                    const int width, const int vectors, skl__dot_256 *dot, const int chain)
@@ -3586,9 +3575,9 @@ SKL__BODY_512 void skl__unit_chain_512(__m512i (*isum)[2], const unsigned char *
     }
 }
 
-/* Body of the block kernels: `width` tokens x `vectors` tiles. With 6 x 2, 12 integer and 12 float accumulators, 2 lines and a
- * broadcast take 27 of 32 registers; 4 columns cost 8 loads and 12 dot steps, so the two multiplying ports set the pace, not
- * the two that load. Chains keep a third kind of sum and take 4 x 2.
+/* Body of the block kernels: `width` tokens x `vectors` tiles. With 6 x 2, 12 integer and 12 float accumulators, 2
+ * lines and a broadcast take 27 of 32 registers; 4 columns cost 8 loads and 12 dot steps, so the two multiplying ports
+ * set the pace, not the two that load. Chains keep a third kind of sum, signs more products on the way: 4 x 2.
  *     chain    quads whose products add up in 16 bits before they are widened; 0 where dot makes the sums */
 SKL__BODY_512 void skl__block_512(const skl__x86_block *b, const int width, const int vectors, const int row,
                                   skl__dot_512 *dot, const size_t chain)
@@ -3685,9 +3674,10 @@ SKL__BODY_512 void skl__stream_pair_512(__m512i (*isum)[2][2], const unsigned ch
                    isum[t][j][1] = dot(isum[t][j][1], line[j][1], skl__broadcast_512(x[t] + k + 4)))
 }
 
-/* Body of the stream kernels: one tile x up to `width` tokens, in order of memory. The two nibbles of a line go to sums of
- * their own: two short chains of dot steps instead of a long one. The next tile is fetched meanwhile, in bursts of 4 KB that
- * run over codes and scales alike: the scales of a tile are needed long before a sequential read would come to them.
+/* Body of the stream kernels: one tile x up to `width` tokens, in order of memory. The two nibbles of a line go to sums
+ * of their own: two short chains of dot steps instead of a long one. The next tile is fetched meanwhile, in bursts of
+ * 4 KB that run over codes and scales alike: the scales of a tile are needed long before a sequential read would come
+ * to them.
  *     bits     4 or 8        chain    products of a run add up in 16 bits */
 SKL__BODY_512 void skl__stream_512(const skl__x86_job *job, size_t tile, size_t token, size_t tokens, const int bits,
                                    const int width, const int vectors, skl__dot_512 *dot, const int chain)
@@ -3828,7 +3818,7 @@ static void skl__matmul_avx512vnni(float *y, size_t y_stride, const skl__matrix 
     skl__matmul_x86(&job, tile_begin, tile_end, tokens, 2, 6, skl__block_avx512vnni, skl__stream_avx512vnni);
 }
 
-#endif
+#endif /* SKL__X86_KERNELS */
 
 /* =====================================================================================================================
  * >>arm                                                                                        Integer kernels for NEON
@@ -3854,7 +3844,7 @@ static void skl__matmul_avx512vnni(float *y, size_t y_stride, const skl__matrix 
 /* Instructions per function. Clang before 16 (Apple's before 15) hides the intrinsics unless the command line enables
  * the feature, for example with -march=armv8.2-a+dotprod+i8mm; otherwise it goes without these rows. GCC wants ARMv8.2
  * for them; "arch" would take away what else the command line enables, and then nothing could be inlined, so it is only
- * raised from where it is lower. */
+ * raised from where it is lower. Extensions that no macro betrays, such as +rcpc, need +dotprod beside them. */
 #if defined(__apple_build_version__)
 #define SKL__ARM_HIDES (__apple_build_version__ < 15000000)
 #elif defined(__clang__)

@@ -102,20 +102,27 @@ static uint64_t read_neon(const unsigned char *piece, const read_way *way)
 }
 #endif
 
-static uint64_t read_piece(const unsigned char *piece, const read_way *way)
+typedef uint64_t read_loop(const unsigned char *piece, const read_way *way);
+
+/* The widest loads that this CPU has. */
+static read_loop *reader(void)
 {
+    const uint32_t available = skl_isa_available();
+
+    (void)available;
 #if SKL__X86_KERNELS
-    if (skl_isa_available() >> SKL_ISA_AVX512 & 1) return read_avx512(piece, way);
-    if (skl_isa_available() >> SKL_ISA_AVX2 & 1) return read_avx2(piece, way);
+    if (available >> SKL_ISA_AVX512 & 1) return read_avx512;
+    if (available >> SKL_ISA_AVX2 & 1) return read_avx2;
 #endif
 #if SKL__ARM_KERNELS
-    if (skl_isa_available() >> SKL_ISA_NEON & 1) return read_neon(piece, way);
+    if (available >> SKL_ISA_NEON & 1) return read_neon;
 #endif
-    return read_plain(piece, way);
+    return read_plain;
 }
 
 typedef struct read_call {
     const unsigned char *buffer;
+    read_loop *loop;
     const read_way *way;
 } read_call;
 
@@ -123,7 +130,7 @@ static void read_task(void *arg, size_t item)
 {
     const read_call *call = (const read_call *)arg;
 
-    bench_sink = read_piece(call->buffer + item * BENCH_PIECE, call->way);
+    bench_sink = call->loop(call->buffer + item * BENCH_PIECE, call->way);
 }
 
 /* Bytes per second of all threads in one way. The buffer is read twice, and the second time counts: page tables may have
@@ -135,6 +142,7 @@ static double read_bandwidth_of(const limits *limit, int way)
     double begin;
 
     call.buffer = limit->buffer;
+    call.loop = reader();
     call.way = &read_ways[way];
     skl__parallel(limit->pool, pieces, read_task, &call);
     begin = cli_seconds();

@@ -168,7 +168,9 @@ step_header()
     check_empty "macros have the prefix of the library" "$OUT/foreign"
     for mode in "gcc" "clang" "gcc -DSINKLESS_NO_SIMD" "gcc -DSINKLESS_NO_THREADS" "gcc $M32" "aarch64-linux-gnu-gcc"; do
         have ${mode%% *} || continue
-        macros $mode <"$OUT/implementation.c" 2>/dev/null | grep -E '^(SKL__|skl__)' >"$OUT/leftover"
+        macros $mode <"$OUT/implementation.c" >"$OUT/macros" 2>/dev/null
+        grep -qx SKL_VERSION "$OUT/macros" || continue  # a compiler without a C library
+        grep -E '^(SKL__|skl__)' "$OUT/macros" >"$OUT/leftover"
         check_empty "private macros are gone after the header ($mode)" "$OUT/leftover"
     done
     macros $cc <"$OUT/user.c" | grep -E '^(SKL__|skl__)' >"$OUT/leftover"
@@ -198,6 +200,15 @@ printf|vprintf|fprintf|vfprintf|puts|putchar|putc|fputs|fputc|fwrite|perror|std(
 setlocale|localeconv|strto[dfl].*|atof|atoi|signal|sigaction|raise|kill|system|rand|srand|random|time|clock|longjmp|\
 _longjmp|exp|expf|log|logf|pow|powf|sin|sinf|cos|cosf|tanh|tanhf|fma|fmaf)\$" >"$OUT/forbidden"
     check_empty "nothing that ends, prints, asks the environment, or differs between libraries is called" "$OUT/forbidden"
+}
+
+# Optimisers see more than the front ends of step_warnings do.
+no_warnings()
+{
+    for build in $builds; do
+        grep -h 'warning:' "$OUT/eval-$build.log" >"$OUT/warned"
+        check_empty "warnings of the build $build" "$OUT/warned"
+    done
 }
 
 # --- hashes: the same bits from every build --------------------------------------------------------------------------
@@ -261,12 +272,12 @@ need_reference()
     if grep -qv ' hash [0-9A-F]*$' "$OUT/reference.hashes"; then fail "reference build" "$OUT/reference.hashes"; fi
 }
 
-# eval_plan NAME COMPILER FLAGS...: plans a build of examples/eval.c that may not warn either.
+# eval_plan NAME COMPILER FLAGS...: plans a build of examples/eval.c.
 eval_plan()
 {
     build=$1
     shift
-    plan "eval-$build" "$@" -Wall -Wextra -Werror examples/eval.c -o "$OUT/eval-$build" $LIBS
+    plan "eval-$build" "$@" -Wall -Wextra examples/eval.c -o "$OUT/eval-$build" $LIBS
     builds="$builds $build"
 }
 
@@ -299,6 +310,7 @@ step_hashes()
         eval_plan clang-contract clang -O2 -ffp-contract=fast $native -DSINKLESS_NO_SIMD
     fi
     compile
+    no_warnings
     for build in $builds; do
         [ -x "$OUT/eval-$build" ] || continue
         hashes "$OUT/$build.hashes" -- "$OUT/eval-$build"
@@ -335,6 +347,7 @@ step_cross()
         skip "aarch64: needs aarch64-linux-gnu-gcc and qemu-aarch64"
     fi
     compile
+    no_warnings
 
     MODELS="everything w4_blocks k_quants mixed_weights odd_sizes"
     for build in $builds; do

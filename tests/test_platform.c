@@ -53,9 +53,9 @@ static uint32_t is_nan_bits(uint32_t bits)
 
 static int same_fma(fma_function *reference, uint32_t a, uint32_t b, uint32_t c)
 {
-    const uint32_t wanted = skl__float_bits(reference(skl__bits_float(a), skl__bits_float(b), skl__bits_float(c)));
-    const uint32_t exact = skl__float_bits(skl__fma_exact(skl__bits_float(a), skl__bits_float(b), skl__bits_float(c)));
-    const uint32_t used = skl__float_bits(skl__fma(skl__bits_float(a), skl__bits_float(b), skl__bits_float(c)));
+    const uint32_t wanted = skl__f32_to_bits(reference(skl__f32_from_bits(a), skl__f32_from_bits(b), skl__f32_from_bits(c)));
+    const uint32_t exact = skl__f32_to_bits(skl__fma_exact(skl__f32_from_bits(a), skl__f32_from_bits(b), skl__f32_from_bits(c)));
+    const uint32_t used = skl__f32_to_bits(skl__fma(skl__f32_from_bits(a), skl__f32_from_bits(b), skl__f32_from_bits(c)));
 
     if (is_nan_bits(wanted)) return is_nan_bits(exact) && is_nan_bits(used);
     return exact == wanted && used == wanted;
@@ -109,16 +109,16 @@ static void test_fma(unsigned long rounds)
     CHECK(skl__mul(1.000244140625f, 1.000244140625f) == 1.00048828125f);
     /* 2^-24 (1 + 2^-18) (1 - 2^-18) = 2^-24 - 2^-60, and 1 + 2^-23 + that is just below the middle of two floats.
      * Rounded to double first, it is the middle, and goes to the even one, which is wrong. */
-    CHECK_EQ_INT(skl__float_bits(skl__fma_exact(skl__bits_float(0x33800020u), skl__bits_float(0x3f7fffc0u),
-                                                skl__bits_float(0x3f800001u))), 0x3f800001);
+    CHECK_EQ_INT(skl__f32_to_bits(skl__fma_exact(skl__f32_from_bits(0x33800020u), skl__f32_from_bits(0x3f7fffc0u),
+                                                skl__f32_from_bits(0x3f800001u))), 0x3f800001);
 }
 
 static void test_finite(void)
 {
-    CHECK(skl__is_finite(0.0f) && skl__is_finite(skl__bits_float(0x7f7fffffu)));
-    CHECK(skl__is_finite(skl__bits_float(0x80000001u)));
-    CHECK(!skl__is_finite(skl__bits_float(0x7f800000u)) && !skl__is_finite(skl__bits_float(0xff800000u)));
-    CHECK(!skl__is_finite(skl__bits_float(0x7fc00000u)) && !skl__is_finite(skl__bits_float(0xff800001u)));
+    CHECK(skl__is_finite(0.0f) && skl__is_finite(skl__f32_from_bits(0x7f7fffffu)));
+    CHECK(skl__is_finite(skl__f32_from_bits(0x80000001u)));
+    CHECK(!skl__is_finite(skl__f32_from_bits(0x7f800000u)) && !skl__is_finite(skl__f32_from_bits(0xff800000u)));
+    CHECK(!skl__is_finite(skl__f32_from_bits(0x7fc00000u)) && !skl__is_finite(skl__f32_from_bits(0xff800001u)));
 }
 
 /* --- The FP environment --- */
@@ -133,7 +133,7 @@ static void test_fp_env(void)
 #if SKL__X86
     const uint32_t settings[] = {0x1f80u, 0x1f80u | 0x8040u, 0x1f80u | 0x6000u, 0x1f80u | 0xe040u, 0x1f80u | 0x2000u};
     const uint32_t before = _mm_getcsr();
-    volatile float tiny = skl__bits_float(0x00800000u), four = 4.0f, one = 1.0f, three = 3.0f;
+    volatile float tiny = skl__f32_from_bits(0x00800000u), four = 4.0f, one = 1.0f, three = 3.0f;
     size_t i;
 
     for (i = 0; i < sizeof settings / sizeof settings[0]; i++) {
@@ -143,8 +143,8 @@ static void test_fp_env(void)
         _mm_setcsr(settings[i]);
         env = skl__fp_begin();
         inside = _mm_getcsr();
-        subnormal = skl__float_bits(quotient(&tiny, &four));
-        third = skl__float_bits(quotient(&one, &three));
+        subnormal = skl__f32_to_bits(quotient(&tiny, &four));
+        third = skl__f32_to_bits(quotient(&one, &three));
         skl__fp_end(env);
         CHECK_EQ_INT(_mm_getcsr(), settings[i]);
         CHECK_EQ_INT(inside & 0xffc0u, 0x1f80);
@@ -153,14 +153,14 @@ static void test_fp_env(void)
     }
     _mm_setcsr(before);
 #elif SKL__ARM
-    volatile float tiny = skl__bits_float(0x00800000u), four = 4.0f;
+    volatile float tiny = skl__f32_from_bits(0x00800000u), four = 4.0f;
     const uint64_t flush = (uint64_t)1 << 24, up = (uint64_t)1 << 22;
     uint64_t after;
     skl__fp_env env;
 
     __asm__ volatile("msr fpcr, %0" : : "r"(flush | up) : "memory");
     env = skl__fp_begin();
-    CHECK_EQ_INT(skl__float_bits(quotient(&tiny, &four)), 0x00200000);
+    CHECK_EQ_INT(skl__f32_to_bits(quotient(&tiny, &four)), 0x00200000);
     skl__fp_end(env);
     __asm__ volatile("mrs %0, fpcr" : "=r"(after) : : "memory");
     CHECK_EQ_INT(after, flush | up);

@@ -852,14 +852,12 @@ static void test_packing(void)
     }
 }
 
-/* --- matrix kernels: every level has the bits of the scalar one --- */
+/* --- matrices that take floats: every level has the bits of the scalar one, which is near the exact product --- */
 
-enum { MOST_COLUMNS = 384, MOST_ROWS = 48, MOST_TOKENS = 9 };
+enum { MOST_COLUMNS = 384, MOST_ROWS = 48, MOST_TOKENS = 5 };
 
-static unsigned char tiles[MOST_ROWS * MOST_COLUMNS * 4];
-static int8_t codes[MOST_TOKENS * MOST_COLUMNS];
-static float act_scales[MOST_TOKENS * 12], act_values[MOST_TOKENS * MOST_COLUMNS];
-static int32_t act_sums[MOST_TOKENS * 12];
+static unsigned char tiles[MOST_ROWS * MOST_COLUMNS * 4 + 64];
+static float activation_values[MOST_TOKENS * MOST_COLUMNS];
 
 /* Random codes; scales and minima around 1. */
 static skl__matrix random_tiles(const skl_layout *layout)
@@ -887,26 +885,23 @@ static skl__matrix random_tiles(const skl_layout *layout)
     return w;
 }
 
-/* Quantised by the scalar level: whether the levels quantise alike is tested above. */
-static skl__acts random_acts(size_t columns, int row, float levels)
+/* Random rows at an odd address. */
+static skl__matrix random_rows(skl__storage storage, size_t rows, size_t columns)
 {
-    const size_t runs = columns / 32;
-    skl__acts acts;
-    size_t i, t;
+    unsigned char *data = tiles + 1, *p = data;
+    skl__matrix w = float_matrix(NULL, rows, columns);
+    size_t i;
 
-    memset(&acts, 0, sizeof acts);
-    acts.columns = columns;
-    acts.stride = (columns + 63) / 64 * 64;
-    acts.row = row;
-    acts.codes = codes;
-    acts.scales = act_scales;
-    acts.sums = act_sums;
-    acts.values = act_values;
-    for (i = 0; i < MOST_TOKENS * columns; i++) act_values[i] = random_float();
-    for (t = 0; t < MOST_TOKENS; t++)
-        skl__lane_kernels_scalar.quantise(act_values + t * columns, columns, levels, row, codes + t * acts.stride,
-                                          act_scales + t * (row ? 1 : runs), act_sums + t * runs);
-    return acts;
+    w.storage = storage;
+    w.stride = columns * (storage == SKL__ROWS_F32 ? 4 : 2);
+    w.data = data;
+    for (i = 0; i < rows * columns; i++) {
+        const float value = random_float();
+        if (storage == SKL__ROWS_F32) skl__le32_write(p, skl__f32_to_bits(value));
+        else skl__le16_write(p, storage == SKL__ROWS_F16 ? skl__f32_to_f16(value) : skl__f32_to_bf16(value));
+        p += storage == SKL__ROWS_F32 ? 4 : 2;
+    }
+    return w;
 }
 
 static void fill(float *y, size_t n)
@@ -916,53 +911,55 @@ static void fill(float *y, size_t n)
     for (i = 0; i < n; i++) y[i] = -12345.0f;
 }
 
-/* All levels, all numbers of tokens; the scalar result near the exact one; nothing written beside the rows. */
-static void check_kernels(const skl_layout *layout, skl_activation activation, int row)
+/* All levels and numbers of tokens; nothing is written beside the rows. */
+static void check_product(const skl__matrix *w)
 {
     static float wanted[MOST_TOKENS * (MOST_ROWS + 3)], got[MOST_TOKENS * (MOST_ROWS + 3)], weights[MOST_COLUMNS];
-    const skl__matrix w = random_tiles(layout);
-    const skl__acts acts = random_acts(w.columns, row, activation == SKL_ACT_A4 ? 7.0f : 127.0f);
-    const size_t stride = w.rows + 3, n_tiles = (w.rows + 15) / 16;
+    const size_t stride = w->rows + 3, n_tiles = (w->rows + 15) / 16;
     size_t tokens, level, r, k;
+    skl__acts acts;
 
-    for (tokens = 1; tokens <= MOST_TOKENS; tokens += tokens < 5 ? 1 : 2) {
+    memset(&acts, 0, sizeof acts);
+    acts.columns = w->columns;
+    acts.values = activation_values;
+    for (k = 0; k < MOST_TOKENS * w->columns; k++) activation_values[k] = random_float();
+    for (tokens = 1; tokens <= MOST_TOKENS; tokens++) {
         fill(wanted, MOST_TOKENS * stride);
-        skl__matmul_for(&skl__kernel_table[0], &w, activation)(wanted, stride, &w, 0, n_tiles, &acts, tokens);
+        skl__matmul_for(level_at(0), w, SKL_ACT_F32)(wanted, stride, w, 0, n_tiles, &acts, tokens);
         for (level = 1; level < SKL__KERNEL_ROWS; level++) {
             if (!level_at(level)) continue;
             fill(got, MOST_TOKENS * stride);
-            skl__matmul_for(level_at(level), &w, activation)(got, stride, &w, 0, n_tiles / 2, &acts, tokens);
-            skl__matmul_for(level_at(level), &w, activation)(got, stride, &w, n_tiles / 2, n_tiles, &acts, tokens);
-            if (!CHECK(memcmp(got, wanted, tokens * stride * sizeof *got) == 0))
-                printf("  level %s, %d bits, minimum %d, wide %d, group %d of %d, activation %d, row %d, %d tokens\n",
-                       skl_isa_name(skl__kernel_table[level].isa), layout->bits, layout->minimum, layout->wide,
-                       (int)layout->group, (int)layout->columns, (int)activation, row, (int)tokens);
+            skl__matmul_for(level_at(level), w, SKL_ACT_F32)(got, stride, w, 0, n_tiles / 2, &acts, tokens);
+            skl__matmul_for(level_at(level), w, SKL_ACT_F32)(got, stride, w, n_tiles / 2, n_tiles, &acts, tokens);
+            if (!CHECK(memcmp(got, wanted, MOST_TOKENS * stride * sizeof *got) == 0))
+                printf("  level %s, storage %d, minimum %d, wide %d, group %d of %d, %d tokens\n",
+                       skl_isa_name(level_at(level)->isa), (int)w->storage, w->minimum, w->wide, (int)w->group,
+                       (int)w->columns, (int)tokens);
         }
     }
-    for (r = 0; r < w.rows; r++) { /* the first token against a sum in double */
+    for (r = 0; r < w->rows; r++) { /* the first token */
         double sum = 0.0, size = 0.0;
-        CHECK_EQ_INT(skl_unpack_row(layout, w.data, r, weights), SKL_OK);
-        for (k = 0; k < w.columns; k++) {
-            const double x = activation == SKL_ACT_F32 ? (double)act_values[k]
-                                                       : codes[k] * (double)act_scales[row ? 0 : k / 32];
-            sum += (double)weights[k] * x;
-            size += fabs((double)weights[k] * x);
+        skl__embed(w, r, weights);
+        for (k = 0; k < w->columns; k++) {
+            sum += (double)weights[k] * (double)activation_values[k];
+            size += fabs((double)weights[k] * (double)activation_values[k]);
         }
-        CHECK_NEAR((double)wanted[r], sum, 4e-6 * size); /* at most some 30 roundings of partial sums below size */
+        CHECK_NEAR((double)wanted[r], sum, 4e-6 * size); /* some dozens of roundings of partial sums below size */
     }
 }
 
-static void test_kernels_agree(void)
+static void test_products(void)
 {
-    static const uint64_t shapes[][2] = {{1, 32}, {16, 64}, {17, 128}, {48, 384}};
-    static const uint64_t groups[] = {16, 32, 64, 128, 384};
+    static const uint64_t shapes[][2] = {{1, 32}, {17, 128}, {48, 384}}, groups[] = {16, 32, 64, 128, 384};
+    static const size_t rows_shapes[][2] = {{1, 1}, {3, 16}, {16, 31}, {17, 33}, {48, 100}};
     size_t s, g;
     int kind;
 
-    for (s = 0; s < 4; s++)
+    for (s = 0; s < 3; s++)
         for (g = 0; g < 5; g++)
             for (kind = 0; kind < 8; kind++) {
                 skl_layout layout;
+                skl__matrix w;
                 layout.bits = kind & 1 ? 8 : 4;
                 layout.minimum = kind >> 1 & 1;
                 layout.wide = kind >> 2 & 1;
@@ -970,12 +967,14 @@ static void test_kernels_agree(void)
                 layout.columns = shapes[s][1];
                 layout.group = groups[g];
                 if (skl_packed_bytes(&layout) == 0) continue;
-                check_kernels(&layout, SKL_ACT_A8, 0);
-                check_kernels(&layout, SKL_ACT_A8, 1);
-                check_kernels(&layout, SKL_ACT_A4, 0);
-                check_kernels(&layout, SKL_ACT_A4, 1);
-                check_kernels(&layout, SKL_ACT_F32, 0);
+                w = random_tiles(&layout);
+                check_product(&w);
             }
+    for (s = 0; s < 5; s++)
+        for (kind = SKL__ROWS_F32; kind <= SKL__ROWS_BF16; kind++) {
+            const skl__matrix w = random_rows((skl__storage)kind, rows_shapes[s][0], rows_shapes[s][1]);
+            check_product(&w);
+        }
 }
 
 /* --- attention over several blocks of keys --- */
@@ -1108,7 +1107,7 @@ int main(void)
     test_double_functions();
     test_halves();
     test_packing();
-    test_kernels_agree();
+    test_products();
     test_attention();
     return test_finish();
 }
