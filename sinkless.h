@@ -8717,9 +8717,8 @@ static void skl__products_task(void *arg, size_t item)
     tiles = (product->w->rows + SKL__TILE - 1) / SKL__TILE;
     begin = (item - product->first) * product->tiles;
     end = tiles - begin < product->tiles ? tiles : begin + product->tiles;
-    skl__matmul_for(p->pass->s->kernels, product->w, p->pass->s->desc.activation)(product->y, product->stride, product->w, begin,
-                                                                                  end,
-                                                                                  p->acts, p->tokens);
+    skl__matmul_for(p->pass->s->kernels, product->w, p->pass->s->desc.activation)(product->y, product->stride, product->w,
+                                                                                  begin, end, p->acts, p->tokens);
 }
 
 /* Tiles per item: about eight items a thread, so that a slow core can be left behind, but no more than a millisecond's worth in
@@ -8743,9 +8742,8 @@ static void skl__products_run(skl__products *p, const skl__pass *pass, const skl
     p->items = 0;
     for (i = 0; i < p->count; i++) total += (p->list[i].w->rows + SKL__TILE - 1) / SKL__TILE;
     for (i = 0; i < p->count; i++) {
-        const size_t tiles = (p->list[i].w->rows + SKL__TILE - 1) / SKL__TILE, share = threads == 1 ? total
-            : total / (threads * 8);
-        p->list[i].tiles = share < 2 ? 2 : (share + 1) / 2 * 2;
+        const size_t tiles = (p->list[i].w->rows + SKL__TILE - 1) / SKL__TILE;
+        p->list[i].tiles = skl__tiles_per_item(total, threads, tokens);
         p->list[i].first = p->items;
         p->items += (tiles + p->list[i].tiles - 1) / p->list[i].tiles;
     }
