@@ -6377,12 +6377,12 @@ SKL__FUNCTION void SKL__LANE(skl__attend_queries)(skl__attend_job *job, size_t f
     const float *const *q = job->q + first_query;
     size_t low = SIZE_MAX, high = 0, block, begin[SKL__QUERIES], end[SKL__QUERIES], d;
     int walk, i;
+    for (i = 0; i < SKL__QUERIES; i++) mixes[i] = state[i].mix; /* all of them: optimisers warn of what they cannot follow */
     for (i = 0; i < count; i++) {
         const size_t query = first_query + (size_t)i;
         low = job->first[query] < low ? job->first[query] : low;
         high = job->last[query] > high ? job->last[query] : high;
         SKL__LANE(skl__softmax_begin)(&state[i], job->null_logit[query], job->head_dim);
-        mixes[i] = state[i].mix;
         inverse[i] = 1.0f;
     }
     for (walk = 0; walk <= job->clipped; walk++) {

@@ -13,7 +13,8 @@ static const char help[] =
     "\n"
     "  -m MODEL            GGUF file\n"
     "  --ids FILE          token ids, little-endian int32\n"
-    "  --text FILE         text, tokenised; BOS comes first if the model expects it\n"
+    "  --text FILE         text, tokenised; control tokens such as <|endoftext|> are recognised in it, and BOS comes first\n"
+    "                      if the model expects it and the text does not begin with it\n"
     "  -p TEXT             the same with a text on the command line\n"
     "\n"
     "  --logits OUT        write float32 logits, little-endian, [tokens][vocabulary]: row t follows token t\n"
@@ -95,14 +96,18 @@ static int read_ids(eval *e, const char *path)
 
 static int encode(eval *e, const char *name, const char *text, size_t length)
 {
+    tok_segment segment;
     tok_status status;
     size_t capacity;
 
-    tok_encode_text(e->tokenizer, text, length, TOK_BEGIN, NULL, 0, &e->n);
+    segment.text = text;
+    segment.length = length;
+    segment.scaffold = 1; /* a text to measure is the operator's, in the form the model was trained on */
+    tok_encode(e->tokenizer, &segment, 1, TOK_BEGIN, NULL, 0, &e->n);
     capacity = e->n;
     e->tokens = (int32_t *)malloc((capacity + 1) * sizeof *e->tokens);
     if (!e->tokens) return cli_fail("%s: out of memory", name);
-    status = tok_encode_text(e->tokenizer, text, length, TOK_BEGIN, e->tokens, capacity, &e->n);
+    status = tok_encode(e->tokenizer, &segment, 1, TOK_BEGIN, e->tokens, capacity, &e->n);
     return status ? cli_fail("%s: %s", name, tok_status_string(status)) : CLI_GO_ON;
 }
 

@@ -5,7 +5,7 @@
 #include "fuzz.h"
 
 #define MOST_MEMORY ((uint64_t)1 << 28) /* a tiny file may well ask for much */
-#define TOKENS 9                        /* more than one chunk of 4 */
+#define TOKENS 5                        /* more than one chunk of 2 */
 
 static uint32_t hash(const uint8_t *data, size_t size)
 {
@@ -28,7 +28,7 @@ static void run(const skl_model *model, uint32_t choice)
     size_t i;
 
     desc.context = TOKENS;
-    desc.chunk = 4;
+    desc.chunk = 2;
     desc.threads = 1;
     desc.activation = (skl_activation)(choice % 4);
     desc.group = (skl_group)(choice / 4 % 3);
@@ -41,8 +41,8 @@ static void run(const skl_model *model, uint32_t choice)
     if (logits && skl_eval(session, tokens, TOKENS - 1, logits) == SKL_OK) {
         FUZZ_REQUIRE(skl_session_position(session) == TOKENS - 1);
         skl_eval(session, tokens + TOKENS - 1, 1, logits);
-        skl_session_truncate(session, 3);
-        skl_session_sync(session, tokens, 6, NULL, logits);
+        skl_session_truncate(session, 2);
+        skl_session_sync(session, tokens, 4, NULL, logits);
     }
     free(logits);
     skl_session_close(session);
