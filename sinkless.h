@@ -485,14 +485,18 @@ SKL_API size_t skl_default_threads(void);
 #if (defined(__x86_64__) || defined(__i386__)) && defined(__GNUC__) && defined(__SSE2_MATH__)
 #define SKL__X86 1
 #include <cpuid.h>
+#if !defined(__clang__)
 #include <immintrin.h>
+#endif
 #else
 #define SKL__X86 0
 #endif
 
 #if defined(__aarch64__) && defined(__GNUC__)
 #define SKL__ARM 1
+#if !defined(__clang__)
 #include <arm_neon.h>
+#endif
 #else
 #define SKL__ARM 0
 #endif
@@ -510,11 +514,9 @@ SKL_API size_t skl_default_threads(void);
 #if defined(__GNUC__)
 #define SKL__INLINE static inline __attribute__((always_inline))
 #define SKL__UNUSED __attribute__((unused))
-#define SKL__LIKELY(condition) __builtin_expect(!!(condition), 1)
 #else
 #define SKL__INLINE static inline
 #define SKL__UNUSED
-#define SKL__LIKELY(condition) (condition)
 #endif
 /* Unrolls the loop behind it, so that an array of vectors becomes registers. */
 #if defined(__clang__)
@@ -551,6 +553,12 @@ SKL_API size_t skl_default_threads(void);
 #pragma clang fp reassociate(off)
 #endif
 #pragma clang fp contract(off)
+/* Here, because Clang's intrinsics are functions, and what they compute would follow the command line. */
+#if SKL__X86
+#include <immintrin.h>
+#elif SKL__ARM
+#include <arm_neon.h>
+#endif
 #elif defined(__GNUC__)
 #pragma GCC push_options
 #if SKL__I386
@@ -576,6 +584,24 @@ SKL_API size_t skl_default_threads(void);
 #else
 #define SKL__ROUNDED(value) ((void)0)
 #endif
+
+/* The IEEE square root. Clang with -ffast-math takes an estimate for sqrtf, in spite of the pragma. */
+SKL__INLINE SKL__UNUSED float skl__sqrt(float x)
+{
+#if defined(__clang__) && (SKL__X86 || SKL__I386)
+    float root;
+
+    __asm__("sqrtss %1, %0" : "=x"(root) : "x"(x));
+    return root;
+#elif defined(__clang__) && SKL__ARM
+    float root;
+
+    __asm__("fsqrt %s0, %s1" : "=w"(root) : "w"(x));
+    return root;
+#else
+    return sqrtf(x);
+#endif
+}
 
 /* a * b, rounded, never fused into a sum. */
 SKL__INLINE SKL__UNUSED float skl__mul(float a, float b)
@@ -2357,9 +2383,12 @@ static int8_t skl__symmetric_code(float scaled, int bits)
     return (int8_t)(scaled < 0.0f ? -code : code);
 }
 
+/* 0 for a scale so small that its inverse is infinite: such values are zeros in every format. */
 static float skl__inverse(float scale)
 {
-    return scale != 0.0f ? 1.0f / scale : 0.0f;
+    const float inverse = scale != 0.0f ? 1.0f / scale : 0.0f;
+
+    return skl__is_finite(inverse) ? inverse : 0.0f;
 }
 
 /*   codes, x  [SKL__RUN] */
@@ -2384,8 +2413,8 @@ static float skl__affine_codes(int8_t *codes, const float *x, float *minimum)
     scale = (high - low) / 15.0f;
     inverse = skl__inverse(scale);
     for (i = 0; i < SKL__RUN; i++) {
-        const int code = (int)((x[i] - low) * inverse + 0.5f);
-        codes[i] = (int8_t)(code > 15 ? 15 : code);
+        const float scaled = (x[i] - low) * inverse; /* not a number if the range overflowed; the scale tells */
+        codes[i] = (int8_t)(scaled < 15.0f ? (int)(scaled + 0.5f) : 15);
     }
     *minimum = low;
     return scale;
@@ -5842,7 +5871,7 @@ SKL__KERNEL void SKL__LANE(skl__rms_norm)(float *y, const float *x, const float 
         if (pre) v = skl__vmul(v, skl__vload_at(pre, i, n));
         squares = skl__vfma(v, v, squares);
     }
-    scale = skl__vset(1.0f / sqrtf(skl__vsum(squares) / (float)n + eps));
+    scale = skl__vset(1.0f / skl__sqrt(skl__vsum(squares) / (float)n + eps));
     for (i = 0; i < n; i += 16) {
         skl__v v = skl__vload_at(x, i, n);
         if (pre) v = skl__vmul(v, skl__vload_at(pre, i, n));
@@ -8853,7 +8882,7 @@ static void skl__prepare_heads(const skl__pass *pass, size_t t, size_t kv_head)
     const skl__layer *layer = &s->model->layers[pass->layer];
     const size_t dim = c->head_dim, group = c->heads / c->kv_heads;
     float *k = s->k + (t * c->kv_heads + kv_head) * dim, *v = s->v + (t * c->kv_heads + kv_head) * dim;
-    const float scale = 1.0f / sqrtf((float)dim);
+    const float scale = 1.0f / skl__sqrt((float)dim);
     const skl__kv_head kv = skl__kv_head_of(s, pass->layer, kv_head);
     size_t g, d;
 
@@ -9104,7 +9133,7 @@ static void skl__route_sources(const skl__pass *pass, const skl__read *read, siz
     const skl__depth *depth = &pass->s->depth;
     const size_t rank = read->q.rows;
     float *keys = depth->projected + t * (depth->slots + 1) * pass->s->model->read_rank, *query = keys + n * rank;
-    const float scale = 1.0f / sqrtf((float)rank);
+    const float scale = 1.0f / skl__sqrt((float)rank);
     size_t i;
 
     skl__small_product(pass, &read->k, skl__source(pass, t, 0), n, keys);
@@ -9194,7 +9223,7 @@ static void skl__deposit_task(void *arg, size_t t)
     if (call->kind == SKL__SET_WITH_HIDDEN) pass->lanes->add(source, s->hidden + t * c->width, c->width);
     if (c->residual == SKL__ATTNRES) {
         const float mean = pass->lanes->dot(source, source, c->width) / (float)c->width;
-        s->depth.inverse_rms[t * s->depth.slots + call->slot] = 1.0f / sqrtf(mean + c->eps);
+        s->depth.inverse_rms[t * s->depth.slots + call->slot] = 1.0f / skl__sqrt(mean + c->eps);
     }
 }
 

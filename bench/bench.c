@@ -221,9 +221,12 @@ static int limits_of(size_t threads)
     row r;
     size_t i;
     int isa;
-    const int code = limits_open(&limit, threads);
+    const int code = limits_open(&limit, NULL, threads);
 
-    if (code != CLI_GO_ON) return code;
+    if (code != CLI_GO_ON) {
+        limits_close(&limit);
+        return code;
+    }
     r = row_of("read", "-", limit.pool->threads, "GB/s");
     s.count = 0;
     for (i = 0; i < arguments.repeats; i++) series_add(&s, read_bandwidth(&limit) * 1e-9, 0.0);
@@ -637,7 +640,7 @@ static int bench_open(bench *b, size_t threads)
 
     memset(b, 0, sizeof *b);
     b->random = 1;
-    code = limits_open(&b->limit, threads);
+    code = limits_open(&b->limit, NULL, threads);
     if (code != CLI_GO_ON) return code;
     b->y_count = BENCH_BUFFER / (KERNEL_COLUMNS / 2);
     b->values = (float *)malloc(n * sizeof *b->values);
@@ -813,17 +816,18 @@ static double model_peak(const model_bench *m)
     return peak_rate(&m->limit, floats ? float_peak(isa) : integer_peak(isa));
 }
 
-/* A prompt from position 0, with the limit before and after it. */
+/* A prompt from position 0, with the limit before and after it: the larger one counts. */
 static int prefill_once(model_bench *m, series *s)
 {
     const double before = model_peak(m), begin = cli_seconds();
-    double seconds;
+    double seconds, after;
     int code;
 
     skl_session_truncate(m->session, 0);
     code = model_eval(m, 0, arguments.prompt, arguments.prompt, m->logits);
     seconds = cli_seconds() - begin;
-    series_add(s, (double)arguments.prompt / seconds, (before + model_peak(m)) / 2 * 1e-9);
+    after = model_peak(m);
+    series_add(s, (double)arguments.prompt / seconds, (before > after ? before : after) * 1e-9);
     return code;
 }
 
@@ -831,7 +835,7 @@ static int prefill_once(model_bench *m, series *s)
 static int decode_once(model_bench *m, series *s)
 {
     const size_t held = skl_session_position(m->session), kept = held < arguments.depth ? held : arguments.depth;
-    double before, begin, seconds;
+    double before, begin, seconds, after;
     int code;
 
     skl_session_truncate(m->session, kept);
@@ -841,13 +845,14 @@ static int decode_once(model_bench *m, series *s)
     begin = cli_seconds();
     code = model_eval(m, arguments.depth, arguments.depth + arguments.decode, 1, m->logits);
     seconds = cli_seconds() - begin;
-    series_add(s, (double)arguments.decode / seconds, (before + read_bandwidth(&m->limit)) / 2 * 1e-9);
+    after = read_bandwidth(&m->limit);
+    series_add(s, (double)arguments.decode / seconds, (before > after ? before : after) * 1e-9);
     return code;
 }
 
 static void model_print(const model_bench *m, const series *prefill, const series *decode)
 {
-    const char *isa = skl_session_isa(m->session) ? skl_isa_name(skl_session_isa(m->session)) : "";
+    const char *isa = skl_isa_name(skl_session_isa(m->session));
     const size_t threads = skl_session_threads(m->session);
     const double weights = (double)skl_model_bytes_per_token(m->model);
     const double kv = arguments.depth ? kv_bytes(m, (double)arguments.depth + (double)arguments.decode / 2) : 0.0;
@@ -911,7 +916,7 @@ static int model_measure(model_bench *m)
 
     if (code != CLI_GO_ON) return code;
     resident = peak_resident();       /* before the buffer of the limits comes on top */
-    code = limits_open(&m->limit, skl_session_threads(m->session));
+    code = limits_open(&m->limit, m->session->pool, 0);
     prefill.count = decode.count = 0;
     for (i = 0; i < arguments.repeats && code == CLI_GO_ON; i++) {
         if (arguments.prompt) code = prefill_once(m, &prefill);

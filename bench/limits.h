@@ -14,7 +14,8 @@
 #define BENCH_CHAINS 16                  /* independent accumulators: enough for any latency and number of ports */
 
 typedef struct limits {
-    skl__pool *pool;
+    skl__pool *pool;                     /* threads that measure: those of a session, or own */
+    skl__pool *own;                      /* of malloc, or NULL */
     unsigned char *memory;               /* of malloc; owns buffer */
     unsigned char *buffer;               /* [BENCH_BUFFER + BENCH_PIECE], 64-byte aligned; the last piece is only hinted at */
     int way;                             /* best way of reading on this machine */
@@ -422,8 +423,8 @@ static double peak_rate(const limits *limit, peak p)
 
 static void limits_close(limits *limit)
 {
-    if (limit->pool) skl__pool_close(limit->pool);
-    free(limit->pool);
+    if (limit->own) skl__pool_close(limit->own);
+    free(limit->own);
     free(limit->memory);
     memset(limit, 0, sizeof *limit);
 }
@@ -441,22 +442,23 @@ static void limits_huge_pages(unsigned char *memory, size_t size)
 #endif
 }
 
-/* Takes the buffer, writes it, so that every page is there, and finds the best way to read. -> CLI_GO_ON or an exit code */
-static int limits_open(limits *limit, size_t threads)
+/* Takes the buffer, writes it, so that every page is there, and finds the best way to read. pool NULL: starts threads, the
+ * caller included. -> CLI_GO_ON or an exit code */
+static int limits_open(limits *limit, skl__pool *pool, size_t threads)
 {
     double best = 0.0;
     int way, round;
 
     memset(limit, 0, sizeof *limit);
-    limit->pool = (skl__pool *)malloc(skl__pool_size(threads));
+    limit->pool = pool;
     limit->memory = (unsigned char *)malloc(BENCH_BUFFER + BENCH_PIECE + 64);
-    if (!limit->pool || !limit->memory) {
-        free(limit->pool);
-        free(limit->memory);
-        memset(limit, 0, sizeof *limit);
-        return cli_fail("no memory for a buffer of %lu MiB", (unsigned long)(BENCH_BUFFER >> 20));
+    if (!limit->memory) return cli_fail("no memory for a buffer of %lu MiB", (unsigned long)(BENCH_BUFFER >> 20));
+    if (!pool) {
+        void *memory = malloc(skl__pool_size(threads));
+
+        if (!memory) return cli_fail("no memory for %lu threads", (unsigned long)threads);
+        limit->pool = limit->own = skl__pool_open(memory, threads, NULL, NULL);
     }
-    limit->pool = skl__pool_open(limit->pool, threads, NULL, NULL);
     limit->buffer = limit->memory + (64 - ((uintptr_t)limit->memory & 63));
     limits_huge_pages(limit->buffer, BENCH_BUFFER);
     memset(limit->buffer, 1, BENCH_BUFFER + BENCH_PIECE);

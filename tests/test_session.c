@@ -691,6 +691,10 @@ static void test_null_arguments(void)
     x[5] = 1e10f;
     CHECK_EQ_INT(skl_quantize(SKL_TYPE_Q4_0, x, 32, bytes), SKL_NOT_FINITE); /* its scale does not fit f16 */
     CHECK_EQ_INT(skl_quantize(SKL_TYPE_F16, x, 32, bytes), SKL_NOT_FINITE);
+    x[5] = 3e38f;
+    x[6] = -3e38f;
+    CHECK_EQ_INT(skl_quantize(SKL_TYPE_Q4_1, x, 32, bytes), SKL_NOT_FINITE); /* nor does the range fit a float */
+    CHECK_EQ_INT(skl_quantize(SKL_TYPE_Q8_0, x, 32, bytes), SKL_NOT_FINITE);
     CHECK_EQ_INT(skl_layout_of(NULL, SKL_TYPE_Q4_0, 1, 32), SKL_BAD_ARGUMENT);
     CHECK_EQ_INT(skl_layout_of(&layout, SKL_TYPE_Q4_0, 0, 32), SKL_BAD_ARGUMENT);
     CHECK_EQ_INT(skl_layout_of(&layout, SKL_TYPE_Q4_0, 1, 33), SKL_BAD_ARGUMENT);
@@ -752,6 +756,8 @@ static void expect_session(const skl_model *model, const skl_session_desc *given
     CHECK((status == SKL_OK) == (session != NULL));
     if (status == SKL_BAD_ARGUMENT && !strstr(word, "allocator"))
         CHECK_EQ_INT(skl_model_memory(model, &desc, &memory, NULL), SKL_BAD_ARGUMENT);
+    skl_session_close(session);
+    session = NULL;
     CHECK_EQ_INT(skl_session_open(&session, model, &desc, NULL), wanted);
     skl_session_close(session);
 }
