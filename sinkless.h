@@ -54,6 +54,7 @@
  *     SINKLESS_NO_THREADS       no pthreads; everything runs on the caller (or on its own parallel_for)
  *     SINKLESS_NO_SIMD          scalar kernels only; much slower, same results
  *     SINKLESS_FILE             the name of this file, in quotes, if it is not "sinkless.h": it includes itself (>>lanes)
+ *     SINKLESS_INTERNAL         keeps the private macros defined, for tests and benches that look inside
  *
  * No option changes a struct of the interface, so translation units may differ in them.
  * ================================================================================================================== */
@@ -9779,8 +9780,6 @@ SKL_API skl_status skl_sample(skl_sampler *sampler, const float *logits, const i
     return status;
 }
 
-#undef SKL__IMPLEMENTING
-
 /* --- End of the implementation: the caller's own arithmetic options apply again --- */
 #if defined(__clang__)
 #if SKL__CLANG_PRECISE
@@ -9793,6 +9792,104 @@ SKL_API skl_status skl_sample(skl_sampler *sampler, const float *logits, const i
 #pragma GCC pop_options
 #elif defined(_MSC_VER)
 #pragma float_control(pop)
+#endif
+
+/* --- The private macros end here; functions and types cannot, but keep their prefix --- */
+#undef SKL__IMPLEMENTING
+#if !defined(SINKLESS_INTERNAL)
+#undef SKL__THREADS
+#undef SKL__X86
+#undef SKL__ARM
+#undef SKL__X86_KERNELS
+#undef SKL__ARM_KERNELS
+#undef SKL__TARGET
+#undef SKL__INLINE
+#undef SKL__UNUSED
+#undef SKL__UNROLL
+#undef SKL__NOINLINE
+#undef SKL__I386
+#undef SKL__CLANG_PRECISE
+#undef SKL__ROUNDED
+#undef SKL__HAS_FMA
+#undef SKL__PRINTF
+#undef SKL__DESC_SLACK
+#undef SKL__READ_MAX
+#undef SKL__RUN
+#undef SKL__TILE
+#undef SKL__UNROLL_4
+#undef SKL__HAS_AVXVNNI
+#undef SKL__AVX2
+#undef SKL__AVXVNNI
+#undef SKL__AVX512
+#undef SKL__AVX512VNNI
+#undef SKL__BODY_256
+#undef SKL__BODY_512
+#undef SKL__PANEL_QUADS
+#undef SKL__PANEL_UNITS
+#undef SKL__STRIP_TOKENS
+#undef SKL__BLOCK_TOKENS
+#undef SKL__EACH_TOKEN
+#undef SKL__EACH_VECTOR
+#undef SKL__EACH_CELL
+#undef SKL__ARM_HIDES
+#undef SKL__ARM_82
+#undef SKL__HAS_NEON_DOTPROD
+#undef SKL__HAS_NEON_I8MM
+#undef SKL__TARGET_DOTPROD
+#undef SKL__TARGET_I8MM
+#undef SKL__EACH
+#undef SKL__PANEL_COLUMNS
+#undef SKL__BLOCK_REGISTERS
+#undef SKL__QUAD_NEON
+#undef SKL__PASTE_
+#undef SKL__PASTE
+#undef SKL__LANE
+#undef skl__v
+#undef skl__vset
+#undef skl__vload
+#undef skl__vload_f16
+#undef skl__vload_bf16
+#undef skl__vload_i8
+#undef skl__vload_lo4
+#undef skl__vload_hi4
+#undef skl__vload_u32
+#undef skl__vload_s32
+#undef skl__vstore
+#undef skl__vstore_f16
+#undef skl__vstore_i8
+#undef skl__vadd
+#undef skl__vsub
+#undef skl__vmul
+#undef skl__vdiv
+#undef skl__vfma
+#undef skl__vmin
+#undef skl__vmax
+#undef skl__vabs
+#undef skl__vpow2
+#undef skl__vless
+#undef skl__vswap
+#undef skl__vsum
+#undef skl__vsum16
+#undef SKL__MAGIC
+#undef SKL__SCALAR
+#undef SKL__TARGET_AVX2
+#undef SKL__TARGET_AVX512
+#undef SKL__V_AVX2
+#undef SKL__V_AVX512
+#undef SKL__BLOCK
+#undef SKL__QUERIES
+#undef SKL__NO_NULL
+#undef SKL__HEAD_DIM_MAX
+#undef SKL__MAX_CPUS
+#undef SKL__KERNEL_ROWS
+#undef SKL__SPIN_QUIET
+#undef SKL__SPIN_ALL
+#undef SKL__SPIN_YIELD
+#undef SKL__TRY
+#undef SKL__CHUNK
+#undef SKL__PRODUCTS
+#undef SKL__ATTEND_TOKENS
+#undef SKL__ROUTER_CLAMP
 #endif
 
 #endif /* SINKLESS_IMPLEMENTATION */

@@ -2,6 +2,7 @@
  *
  * A measurement is repeated, each time with its limit right beside it, and rows say the median, the range, and the
  * median share of the limit. README.md explains the method. */
+#define SINKLESS_INTERNAL
 #define SINKLESS_IMPLEMENTATION
 #include "../examples/cli.h"
 #include "limits.h"
@@ -44,7 +45,7 @@ static struct {
     const char *model, *synth, *write;
     int json, activation, group, kv, isa;
     size_t prompt, decode, depth, repeats, threads;
-} arguments = {NULL, NULL, NULL, 0, SKL_ACT_DEFAULT, SKL_GROUP_DEFAULT, SKL_KV_DEFAULT, SKL_ISA_DEFAULT, 512, 128, 0, 5, 0};
+} arguments = {NULL, NULL, NULL, 0, 0, 0, 0, 0, 512, 128, 0, 5, 0};
 
 static const cli_option options[] = {
     {"-m", CLI_TEXT, &arguments.model, 0, 0, NULL},
@@ -107,8 +108,8 @@ static double median(double *values, size_t n)
 
 static void print_json(const row *r, const double *value, double middle, double limit, double fraction, size_t n)
 {
-    printf("{\"name\":\"%s\",\"isa\":\"%s\",\"threads\":%lu,\"value\":%.6g,\"unit\":\"%s\",\"spread\":[%.6g,%.6g]", r->name,
-           r->isa, (unsigned long)r->threads, middle, r->unit, value[0], value[n - 1]);
+    printf("{\"name\":\"%s\",\"isa\":\"%s\",\"threads\":%lu,", r->name, r->isa, (unsigned long)r->threads);
+    printf("\"value\":%.6g,\"unit\":\"%s\",\"spread\":[%.6g,%.6g]", middle, r->unit, value[0], value[n - 1]);
     if (limit > 0.0) printf(",\"limit\":%.6g,\"limit_unit\":\"%s\",\"fraction\":%.4f", limit, r->limit_unit, fraction);
     else printf(",\"limit\":null,\"limit_unit\":null,\"fraction\":null");
     printf("%s}\n", r->more);
@@ -187,7 +188,8 @@ static void print_machine(size_t threads, const char *isa)
 
     if (arguments.json) return;
     cpu_name(name, sizeof name);
-    printf("%s; %lu of %lu cores; level %s\n\n", name, (unsigned long)threads, (unsigned long)skl_default_threads(), isa);
+    printf("%s; %lu of %lu cores; level %s\n\n", name, (unsigned long)threads, (unsigned long)skl_default_threads(),
+           isa);
     printf("%-28s %-12s %4s %10s %-6s\n", "name", "level", "thr", "median", "unit");
 }
 
@@ -379,6 +381,7 @@ static double matrix_rate(bench *b, matrix_call *call)
 static void matrix_quantise(bench *b, const skl__kernels *kernels, const matrix_case *c, skl__acts *acts)
 {
     const size_t runs = KERNEL_COLUMNS / 32;
+    const float levels = c->activation == SKL_ACT_A4 ? 7.0f : 127.0f;
     size_t t;
 
     acts->columns = acts->stride = KERNEL_COLUMNS;
@@ -388,8 +391,8 @@ static void matrix_quantise(bench *b, const skl__kernels *kernels, const matrix_
     acts->sums = b->sums;
     acts->values = b->values;
     for (t = 0; t < KERNEL_TOKENS; t++)
-        kernels->lanes->quantise(b->values + t * KERNEL_COLUMNS, KERNEL_COLUMNS, c->activation == SKL_ACT_A4 ? 7.0f : 127.0f,
-                                 c->row, b->codes + t * KERNEL_COLUMNS, b->scales + t * (c->row ? 1 : runs),
+        kernels->lanes->quantise(b->values + t * KERNEL_COLUMNS, KERNEL_COLUMNS, levels, c->row,
+                                 b->codes + t * KERNEL_COLUMNS, b->scales + t * (c->row ? 1 : runs),
                                  b->sums + t * runs);
 }
 
@@ -550,7 +553,8 @@ static void row_run(bench *b, const skl__lane_kernels *lanes, row_kernel kernel)
 
 static void row_bench(bench *b, const skl__kernels *kernels, row_kernel kernel)
 {
-    static const char *const names[ROW_KERNELS] = {"rms_norm", "quantise a8 g32", "quantise a8 row", "silu(gate) * up", "rope"};
+    static const char *const names[ROW_KERNELS] = {"rms_norm", "quantise a8 g32", "quantise a8 row",
+                                                   "silu(gate) * up", "rope"};
     const row r = row_of(names[kernel], skl_isa_name(kernels->isa), 1, "ns/val");
     series s;
     size_t i, j;
@@ -584,10 +588,11 @@ static int bench_chosen(const skl__kernels *kernels)
 /* Levels may share their float kernels: the first one that is measured speaks for them. */
 static int bench_first_with_lanes(size_t index)
 {
+    const skl__lane_kernels *lanes = skl__kernel_table[index].lanes;
     size_t i;
 
     for (i = 0; i < index; i++)
-        if (bench_chosen(&skl__kernel_table[i]) && skl__kernel_table[i].lanes == skl__kernel_table[index].lanes) return 0;
+        if (bench_chosen(&skl__kernel_table[i]) && skl__kernel_table[i].lanes == lanes) return 0;
     return 1;
 }
 
@@ -761,7 +766,8 @@ static int model_eval(model_bench *m, size_t begin, size_t end, size_t step, flo
 
     for (; begin < end; begin += n) {
         n = end - begin < step ? end - begin : step;
-        if (skl_eval(m->session, m->tokens + begin, n, logits)) return cli_fail_skl(m->name, skl_session_error(m->session));
+        if (skl_eval(m->session, m->tokens + begin, n, logits))
+            return cli_fail_skl(m->name, skl_session_error(m->session));
     }
     return CLI_GO_ON;
 }
@@ -878,8 +884,8 @@ static void model_print(const model_bench *m, const series *prefill, const serie
         r.limit_unit = "GB/s";
         r.work = (weights + kv) * 1e-9;
         snprintf(more, sizeof more, ",\"model\":\"%s\",\"tokens\":%lu,\"depth\":%lu,\"bytes_per_token\":%.0f,"
-                 "\"kv_bytes_per_token\":%.0f", m->name, (unsigned long)arguments.decode, (unsigned long)arguments.depth,
-                 weights, kv);
+                 "\"kv_bytes_per_token\":%.0f",
+                 m->name, (unsigned long)arguments.decode, (unsigned long)arguments.depth, weights, kv);
         snprintf(note, sizeof note, "  %lu tokens at %lu, %.1f MB each", (unsigned long)arguments.decode,
                  (unsigned long)arguments.depth, (weights + kv) * 1e-6);
         r.more = more;

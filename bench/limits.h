@@ -4,7 +4,7 @@
  * the same threads: on a shared machine, yesterday's limit says nothing about today's kernel.
  *
  *     reading      a buffer much larger than any cache, in pieces that threads take in turn, in the best of a few ways
- *     operations   the instructions that a kernel level multiplies with, on registers only, in sixteen independent chains
+ *     operations   what a kernel level multiplies with, on registers only, in sixteen independent chains
  */
 #ifndef BENCH_LIMITS_H
 #define BENCH_LIMITS_H
@@ -17,7 +17,7 @@ typedef struct limits {
     skl__pool *pool;                     /* threads that measure: those of a session, or own */
     skl__pool *own;                      /* of malloc, or NULL */
     unsigned char *memory;               /* of malloc; owns buffer */
-    unsigned char *buffer;               /* [BENCH_BUFFER + BENCH_PIECE], 64-byte aligned; the last piece is only hinted at */
+    unsigned char *buffer;               /* [BENCH_BUFFER], 64-byte aligned; a piece behind it is only hinted at */
     int way;                             /* best way of reading on this machine */
 } limits;
 
@@ -27,8 +27,8 @@ static volatile uint64_t bench_sink;
 /* =====================================================================================================================
  * Reading
  *
- * A way of reading: four loads a step, side by side or from four streams, with a hint about what comes later or without.
- * Which one wins differs between machines.
+ * A way of reading: four loads a step, side by side or from four streams, with a hint about what comes later or
+ * without. Which one wins differs between machines.
  * ================================================================================================================== */
 
 typedef struct read_way {
@@ -39,7 +39,7 @@ typedef struct read_way {
 static const read_way read_ways[] = {{1, 0}, {4, 0}, {1, 4096}, {4, 1024}};
 #define BENCH_WAYS ((int)(sizeof read_ways / sizeof *read_ways))
 
-/* Body of the readers: step over piece [BENCH_PIECE] and add up what is found. A hint at what is loaded anyway is free. */
+/* Body of the readers: step over piece [BENCH_PIECE] and add up. A hint at what is loaded anyway is free. */
 #define BENCH_READ(vector, size, zero, load, add)                                                                      \
     const size_t apart = way->streams == 1 ? (size) : BENCH_PIECE / 4, step = way->streams == 1 ? 4 * (size) : (size); \
     const unsigned char *p = piece;                                                                                    \
@@ -134,8 +134,8 @@ static void read_task(void *arg, size_t item)
     bench_sink = call->loop(call->buffer + item * BENCH_PIECE, call->way);
 }
 
-/* Bytes per second of all threads in one way. The buffer is read twice, and the second time counts: page tables may have
- * to be made anew after other memory was in use, above all by a hypervisor. */
+/* Bytes per second of all threads in one way. The buffer is read twice, and the second time counts: page tables may
+ * have to be made anew after other memory was in use, above all by a hypervisor. */
 static double read_bandwidth_of(const limits *limit, int way)
 {
     const size_t pieces = BENCH_BUFFER / BENCH_PIECE;
@@ -442,8 +442,8 @@ static void limits_huge_pages(unsigned char *memory, size_t size)
 #endif
 }
 
-/* Takes the buffer, writes it, so that every page is there, and finds the best way to read. pool NULL: starts threads, the
- * caller included. -> CLI_GO_ON or an exit code */
+/* Takes the buffer, writes it, so that every page is there, and finds the best way to read. pool NULL: starts threads,
+ * the caller included. Close it whatever it returns. -> CLI_GO_ON or an exit code */
 static int limits_open(limits *limit, skl__pool *pool, size_t threads)
 {
     double best = 0.0;

@@ -29,7 +29,7 @@ static const synth_shape synth_shapes[] = {
 typedef struct synth {
     const synth_shape *shape;
     int oasis;                                 /* AttnRes in blocks, Softmax1 over tokens and depth, coupled branches */
-    int gated;                                 /* GatedNorm at every site, a gate per head (no large matrix of its own) */
+    int gated;                                 /* GatedNorm at every site, an attention gate per head */
     int affine;                                /* PreAffine at every site */
     unsigned char *memory;                     /* of malloc; owns data */
     unsigned char *data;                       /* [size], 64-byte aligned */
@@ -253,7 +253,7 @@ static void synth_floats(synth *s, const char *name, const uint64_t *shape, uint
     for (i = 0; out && i < n; i++) {
         const float value = center + spread * synth_number(s);
 
-        skl_quantize(type, &value, 1, out + i * size);
+        skl_quantize((int)type, &value, 1, out + i * size);
     }
 }
 
@@ -332,7 +332,7 @@ static void synth_tensors(synth *s)
  * The file
  * ================================================================================================================== */
 
-/* packing.*: the names of packed tensors, then what each holds. matrices, keys and tensors as an earlier walk counted. */
+/* packing.*: the names of the packed tensors, of which there are `matrices`, then what each holds. */
 static void synth_packing(synth *s, uint64_t matrices)
 {
     static const char *const names[] = {"packing.names", "packing.formats", "packing.columns", "packing.rows",

@@ -8,6 +8,7 @@
 #if !defined(_WIN32) && !defined(_GNU_SOURCE)
 #define _GNU_SOURCE 1
 #endif
+#define SINKLESS_INTERNAL
 #define SINKLESS_IMPLEMENTATION
 #include "../sinkless.h"
 

@@ -1,5 +1,6 @@
 /* test_platform.c - what the header knows about machines: exact multiply-add, the FP environment, CPU levels, thread
  * counts, and the worker pool. */
+#define SINKLESS_INTERNAL
 #define SINKLESS_IMPLEMENTATION
 #include "../sinkless.h"
 

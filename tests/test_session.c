@@ -7,6 +7,7 @@
 #endif
 #include <fenv.h>
 
+#define SINKLESS_INTERNAL
 #define SINKLESS_IMPLEMENTATION
 #include "../sinkless.h"
 #include "test.h"

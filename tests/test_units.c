@@ -7,6 +7,7 @@
  *     16 partial sums make it much less: 2e-6, of the largest value where terms cancel, of the value itself where not;
  *   - what goes through exp() adds the rounding of its argument: 6e-8 times up to 100, hence 1e-5 of the value.
  */
+#define SINKLESS_INTERNAL
 #define SINKLESS_IMPLEMENTATION
 #include "../sinkless.h"
 
