@@ -3834,6 +3834,64 @@ static SKL__TARGET(SKL__AVX512VNNI) void skl__block_avx512vnni(const skl__x86_bl
     else skl__block_each_512(b, 6, 1, skl__dot_vnni_512, 0);
 }
 
+#define SKL__FAR_TILES 4     /* tiles that are read at once */
+#define SKL__FAR_UNITS 256   /* units whose integer sums wait in L1: up to 8192 columns */
+#define SKL__FAR_AHEAD 2048  /* bytes */
+
+/* One token, the common format: 4 bits, no minimum, f16 scales, groups of 32 on both sides. Four tiles, `far` apart, share the
+ * activations and keep four streams of memory busy. All codes of the tiles come first, then all scales: alternating between
+ * the two would break the sequential reads. High nibbles stay where they are: their sums are 16 times too large. */
+static SKL__TARGET(SKL__AVX512VNNI) void skl__stream_far_avx512vnni(const skl__x86_job *job, size_t tile, size_t far)
+{
+    const skl__matrix *w = job->w;
+    const size_t units = w->columns / 32, step = far * w->stride;
+    const unsigned char *from = w->data + tile * w->stride;
+    const int8_t *x = job->x->codes;
+    const __m512i low_half = _mm512_set1_epi8(15), high_half = _mm512_set1_epi8((char)0xf0);
+    __m512i isum[SKL__FAR_UNITS][SKL__FAR_TILES], low[SKL__FAR_TILES], high[SKL__FAR_TILES];
+    __m512 acc[SKL__FAR_TILES];
+    size_t u, j, c;
+
+    for (u = 0; u < units; u++, from += 256) {
+        const __m512i start = _mm512_set1_epi32(-8 * job->x->sums[u]);
+        SKL__UNROLL for (j = 0; j < SKL__FAR_TILES; j++) {
+            low[j] = start;
+            high[j] = _mm512_setzero_si512();
+            for (c = 0; c < 256; c += 64) _mm_prefetch((const char *)from + j * step + SKL__FAR_AHEAD + c, _MM_HINT_T0);
+        }
+        SKL__UNROLL for (c = 0; c < 4; c++, x += 4) {
+            const __m512i x_low = skl__broadcast_512(x), x_high = skl__broadcast_512(x + 16);
+            SKL__UNROLL for (j = 0; j < SKL__FAR_TILES; j++) {
+                const __m512i line = skl__load_line_512(from + j * step + 64 * c);
+                low[j] = _mm512_dpbusd_epi32(low[j], _mm512_and_si512(line, low_half), x_low);
+                high[j] = _mm512_dpbusd_epi32(high[j], _mm512_and_si512(line, high_half), x_high);
+            }
+        }
+        x += 16;
+        SKL__UNROLL for (j = 0; j < SKL__FAR_TILES; j++) isum[u][j] = _mm512_add_epi32(low[j], _mm512_srai_epi32(high[j], 4));
+    }
+    SKL__UNROLL for (j = 0; j < SKL__FAR_TILES; j++) acc[j] = _mm512_setzero_ps();
+    for (u = 0; u < units; u++, from += 32)
+        SKL__UNROLL for (j = 0; j < SKL__FAR_TILES; j++) {
+            _mm_prefetch((const char *)from + j * step + SKL__FAR_AHEAD, _MM_HINT_T0);
+            acc[j] = skl__scale_add_512(acc[j], skl__load_scales_512(from + j * step, 0), job->x->scales + u,
+                                        skl__to_float_512(isum[u][j]), 0);
+        }
+    SKL__UNROLL for (j = 0; j < SKL__FAR_TILES; j++) {
+        const size_t at = (tile + j * far) * 16;
+        skl__store_rows_512(job->y + at, w->rows - at, 0, acc[j]);
+    }
+}
+
+/* Whether that kernel serves a call. */
+SKL__INLINE int skl__stream_far_fits(const skl__x86_job *job, size_t tokens)
+{
+    const skl__matrix *w = job->w;
+
+    return tokens == 1 && w->storage == SKL__TILES_4 && !w->minimum && !w->wide && w->group == 32 && !job->x->row &&
+           w->columns <= 32 * SKL__FAR_UNITS;
+}
+
 static SKL__TARGET(SKL__AVX512VNNI) void skl__stream_avx512vnni(const skl__x86_job *job, size_t tile, size_t token,
                                                                 size_t tokens)
 {
@@ -3845,6 +3903,11 @@ static void skl__matmul_avx512vnni(float *y, size_t y_stride, const skl__matrix 
                                    const skl__acts *x, size_t tokens)
 {
     const skl__x86_job job = skl__x86_begin(y, y_stride, w, x, 128);
+    const size_t far = skl__stream_far_fits(&job, tokens) ? (tile_end - tile_begin) / SKL__FAR_TILES : 0;
+    size_t tile;
+
+    for (tile = tile_begin; tile < tile_begin + far; tile++) skl__stream_far_avx512vnni(&job, tile, far);
+    tile_begin += far * SKL__FAR_TILES;
     skl__matmul_x86(&job, tile_begin, tile_end, tokens, 2, 6, skl__block_avx512vnni, skl__stream_avx512vnni);
 }
 
@@ -5001,6 +5064,7 @@ static void skl__matmul_q8_a8_neon_i8mm(float *y, size_t y_stride, const skl__ma
 #define skl__vless SKL__LANE(skl__vless)         /* a < b ? x : y                                                       */
 #define skl__vswap SKL__LANE(skl__vswap)         /* lanes 2j and 2j + 1 change places                                   */
 #define skl__vsum SKL__LANE(skl__vsum)           /* sum by the tree 8, 4, 2, 1                                          */
+#define skl__vlargest SKL__LANE(skl__vlargest)   /* the largest lane; unspecified if one is NaN                          */
 #define skl__vsum16 SKL__LANE(skl__vsum16)       /* lane r = skl__vsum(rows[r])                                         */
 
 /* 1.5 * 2^23: adding it to |x| < 2^22 rounds x to the nearest even integer, which is then in the low mantissa bits. */
@@ -5163,6 +5227,14 @@ SKL__SCALAR float skl__vsum_scalar(skl__v_scalar a)
     for (half = 8; half > 0; half /= 2)
         for (i = 0; i < half; i++) a.lane[i] += a.lane[i + half];
     return a.lane[0];
+}
+
+SKL__SCALAR float skl__vlargest_scalar(skl__v_scalar a)
+{
+    float largest = a.lane[0];
+    int i;
+    SKL__LANES_EACH largest = a.lane[i] > largest ? a.lane[i] : largest;
+    return largest;
 }
 
 SKL__SCALAR skl__v_scalar skl__vsum16_scalar(const skl__v_scalar rows[16])
@@ -5336,6 +5408,14 @@ SKL__V_AVX2 float skl__vsum8_avx2(__m256 eight)
 
 SKL__V_AVX2 float skl__vsum_avx2(skl__v_avx2 a) { return skl__vsum8_avx2(_mm256_add_ps(a.lo, a.hi)); }
 
+SKL__V_AVX2 float skl__vlargest_avx2(skl__v_avx2 a)
+{
+    const __m256 eight = _mm256_max_ps(a.lo, a.hi);
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+
 /* Eight rows at once: steps 4, 2 and 1 of the tree on pairs of rows, which leaves even rows left of odd ones. */
 SKL__V_AVX2 __m256 skl__vsum8x8_avx2(const skl__v_avx2 rows[8])
 {
@@ -5440,6 +5520,12 @@ SKL__V_AVX512 float skl__vsum_avx512(__m512 a)
 {
     const __m256 high = _mm512_castps512_ps256(_mm512_shuffle_f32x4(a, a, 0xee));
     return skl__vsum8_avx2(_mm256_add_ps(_mm512_castps512_ps256(a), high));
+}
+
+SKL__V_AVX512 float skl__vlargest_avx512(__m512 a)
+{
+    const __m256 high = _mm512_castps512_ps256(_mm512_shuffle_f32x4(a, a, 0xee));
+    return skl__vlargest_avx2(skl__vpair_avx2(_mm512_castps512_ps256(a), high));
 }
 
 /* Sixteen rows at once; each step of the tree halves the registers. Rows end up as 0 4 8 12, 1 5 9 13, ... */
@@ -5635,6 +5721,11 @@ SKL__INLINE float skl__vsum_neon(skl__v_neon a)
     const float32x4_t four = vaddq_f32(vaddq_f32(a.part[0], a.part[2]), vaddq_f32(a.part[1], a.part[3]));
     const float32x2_t two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
     return vget_lane_f32(two, 0) + vget_lane_f32(two, 1);
+}
+
+SKL__INLINE float skl__vlargest_neon(skl__v_neon a)
+{
+    return vmaxvq_f32(vmaxq_f32(vmaxq_f32(a.part[0], a.part[1]), vmaxq_f32(a.part[2], a.part[3])));
 }
 
 SKL__INLINE skl__v_neon skl__vsum16_neon(const skl__v_neon rows[16])
@@ -5911,35 +6002,49 @@ SKL__KERNEL void SKL__LANE(skl__rope)(float *x, const float *cosine, const float
     }
 }
 
+/* Sixteen codes round(x / scale), to nearest even, within the levels; all zero for a scale of zero. */
+SKL__HELPER skl__v SKL__LANE(skl__vcodes)(skl__v x, float scale, float levels)
+{
+    const skl__v magic = skl__vset(SKL__MAGIC);
+    skl__v q = skl__vdiv(x, skl__vset(scale > 0.0f ? scale : 1.0f));
+    q = skl__vmax(skl__vmin(q, skl__vset(levels)), skl__vset(-levels));
+    if (!(scale > 0.0f)) q = skl__vset(0.0f);
+    return skl__vsub(skl__vadd(q, magic), magic);
+}
+
+/* Largest magnitude of n values. */
+SKL__HELPER float SKL__LANE(skl__magnitude)(const float *x, size_t n)
+{
+    skl__v largest = skl__vset(0.0f);
+    size_t i;
+    for (i = 0; i < n; i += 16) largest = skl__vmax(skl__vabs(skl__vload_at(x, i, n)), largest);
+    return skl__vlargest(largest);
+}
+
 /* Quantises one row of activations: round(x / s) to nearest even, s = max|x| / levels over 32 values or the whole row.
  *   x  [n]    codes  [n]    scales  [ceil(n / 32)] or [1]    sums  [ceil(n / 32)], of the codes of 32 */
 SKL__KERNEL void SKL__LANE(skl__quantise)(const float *x, size_t n, float levels, int row, int8_t *codes, float *scales,
                                           int32_t *sums)
 {
-    const size_t span = row ? n : 32;
-    size_t begin, i;
-    for (begin = 0; begin < n; begin += span) {
-        const size_t end = n - begin < span ? n : begin + span;
-        skl__v largest = skl__vset(0.0f), scale;
-        float lanes[16], max = 0.0f;
-        for (i = begin; i < end; i += 16) largest = skl__vmax(skl__vabs(skl__vload_at(x, i, end)), largest);
-        skl__vstore(lanes, largest);
-        for (i = 0; i < 16; i++) max = lanes[i] > max ? lanes[i] : max;
-        scales[begin / span] = max / levels;
-        scale = skl__vset(max / levels > 0.0f ? max / levels : 1.0f); /* s = 0 gives q = 0 */
-        for (i = begin; i < end; i += 16) {
-            const size_t left = end - i < 16 ? end - i : 16;
-            const skl__v magic = skl__vset(SKL__MAGIC);
+    float scale = row ? SKL__LANE(skl__magnitude)(x, n) / levels : 0.0f;
+    size_t i, half;
+    if (row) scales[0] = scale;
+    for (i = 0; i < n; i += 32) {
+        const size_t count = n - i < 32 ? n - i : 32;
+        skl__v total = skl__vset(0.0f);
+        if (!row) scales[i / 32] = scale = SKL__LANE(skl__magnitude)(x + i, count) / levels;
+        for (half = 0; half < count; half += 16) {
+            const skl__v q = SKL__LANE(skl__vcodes)(skl__vload_at(x + i, half, count), scale, levels);
             int8_t bytes[16];
-            skl__v q = skl__vdiv(skl__vload_at(x, i, end), scale);
-            q = skl__vmax(skl__vmin(q, skl__vset(levels)), skl__vset(-levels));
-            if (!(max / levels > 0.0f)) q = skl__vset(0.0f);
-            q = skl__vsub(skl__vadd(q, magic), magic);
-            if ((i & 16) == 0) sums[i / 32] = 0;
-            sums[i / 32] += (int32_t)skl__vsum(q); /* exact: sixteen integers below 128 */
-            skl__vstore_i8(left == 16 ? codes + i : bytes, q);
-            if (left < 16) memcpy(codes + i, bytes, left);
+            total = skl__vadd(total, q);
+            if (count - half >= 16) {
+                skl__vstore_i8(codes + i + half, q);
+            } else {
+                skl__vstore_i8(bytes, q);
+                memcpy(codes + i + half, bytes, count - half);
+            }
         }
+        sums[i / 32] = (int32_t)skl__vsum(total); /* exact: integers below 2^13 */
     }
 }
 
@@ -6152,23 +6257,13 @@ SKL__HELPER skl__v SKL__LANE(skl__vload_values)(const unsigned char *value, size
     }
 }
 
-/* Symmetric codes of one key or value, as floats: round(x / s) to nearest even, s = max|x| / levels.   codes  [head_dim] */
+/* Symmetric codes of one key or value, as floats; returns their scale.        codes, x  [head_dim] */
 SKL__FUNCTION float SKL__LANE(skl__code_head)(float *codes, const float *x, size_t head_dim, float levels)
 {
-    const skl__v magic = skl__vset(SKL__MAGIC);
-    skl__v largest = skl__vset(0.0f);
-    float lanes[16], max = 0.0f, scale;
+    const float scale = SKL__LANE(skl__magnitude)(x, head_dim) / levels;
     size_t i;
-    for (i = 0; i < head_dim; i += 16) largest = skl__vmax(skl__vabs(skl__vload_at(x, i, head_dim)), largest);
-    skl__vstore(lanes, largest);
-    for (i = 0; i < 16; i++) max = lanes[i] > max ? lanes[i] : max;
-    scale = max / levels;
-    for (i = 0; i < head_dim; i += 16) {
-        skl__v q = skl__vdiv(skl__vload_at(x, i, head_dim), skl__vset(scale > 0.0f ? scale : 1.0f));
-        q = skl__vmax(skl__vmin(q, skl__vset(levels)), skl__vset(-levels));
-        if (!(scale > 0.0f)) q = skl__vset(0.0f);
-        SKL__LANE(skl__vstore_at)(codes, skl__vsub(skl__vadd(q, magic), magic), i, head_dim);
-    }
+    for (i = 0; i < head_dim; i += 16)
+        SKL__LANE(skl__vstore_at)(codes, SKL__LANE(skl__vcodes)(skl__vload_at(x, i, head_dim), scale, levels), i, head_dim);
     return scale;
 }
 
@@ -6314,14 +6409,13 @@ SKL__FUNCTION void SKL__LANE(skl__softmax_begin)(SKL__LANE(skl__softmax_state) *
 SKL__FUNCTION void SKL__LANE(skl__softmax_absorb)(SKL__LANE(skl__softmax_state) *s, float *logits, size_t begin, size_t end,
                                                   size_t head_dim)
 {
-    float lanes[16], max = s->max;
+    float max = s->max;
     skl__v largest = skl__vset(max);
     size_t i;
     for (i = 0; i < begin; i++) logits[i] = SKL__NO_NULL;
     for (i = end; i < SKL__BLOCK; i++) logits[i] = SKL__NO_NULL;
     for (i = 0; i < SKL__BLOCK; i += 16) largest = skl__vmax(skl__vload(logits + i), largest);
-    skl__vstore(lanes, largest);
-    for (i = 0; i < 16; i++) max = lanes[i] > max ? lanes[i] : max;
+    max = skl__vlargest(largest);
     if (max > s->max) {
         const skl__v rescale = skl__vset(SKL__LANE(skl__exp1)(s->max - max));
         s->sum = skl__vmul(s->sum, rescale);
@@ -8751,11 +8845,11 @@ static void skl__products_task(void *arg, size_t item)
                                                                                   begin, end, p->acts, p->tokens);
 }
 
-/* Tiles per item: about eight items a thread, so that a slow core can be left behind, but no more than a millisecond's worth in
- * each, and for many tokens enough of them to be worth the kernel's preparations. */
+/* Tiles per item: about eight items a thread, so that a slow core can be left behind, but enough of them to be worth a kernel's
+ * preparations (many tokens) or to read from several places at once (one token), and no more than takes a moment. */
 static size_t skl__tiles_per_item(size_t total, size_t threads, size_t tokens)
 {
-    const size_t share = total / (threads * 8), least = tokens > 1 ? 8 : 2, most = 32;
+    const size_t share = total / (threads * 8), least = tokens > 1 ? 8 : 16, most = 64;
 
     if (threads == 1) return total;
     return (share < least ? least : share > most ? most : share + 1) / 2 * 2;
@@ -8803,20 +8897,28 @@ static void skl__small_product(const skl__pass *pass, const skl__matrix *w, cons
 
 /* --- norms --- */
 
-/* y = norm(x) of one site and token (format: RMSNorm, PreAffine, DyT; GatedNorm, 2601.22966 3.4).        x, y  [width] */
-static void skl__norm_token(const skl__pass *pass, const skl__norm *norm, size_t t, const float *x, float *y)
+#define SKL__NORM_TOKENS ((size_t)8) /* tokens that a gate takes at once, to read its matrices once for them */
+
+/* y = norm(x) of one site and `count` tokens from t on (format: RMSNorm, PreAffine, DyT; GatedNorm, 2601.22966 3.4).
+ *   x, y  [count][width] */
+static void skl__norm_tokens(const skl__pass *pass, const skl__norm *norm, size_t t, size_t count, const float *x, float *y)
 {
     const skl_session *s = pass->s;
     const skl__config *c = &s->model->config;
     float *rank = s->gate_rank + t * s->model->gate_rank, *up = s->gate_up + t * c->width;
+    size_t i;
 
-    if (c->dyt) pass->lanes->dyt(y, x, norm->weight, norm->bias, norm->alpha, c->width);
-    else pass->lanes->rms_norm(y, x, norm->pre, norm->weight, c->width, c->eps);
+    for (i = 0; i < count; i++) {
+        const float *from = x + i * c->width;
+        float *to = y + i * c->width;
+        if (c->dyt) pass->lanes->dyt(to, from, norm->weight, norm->bias, norm->alpha, c->width);
+        else pass->lanes->rms_norm(to, from, norm->pre, norm->weight, c->width, c->eps);
+    }
     if (!norm->gate_a.rows) return;
-    skl__small_product(pass, &norm->gate_a, y, 1, rank);
-    pass->lanes->silu(rank, norm->gate_a.rows);
-    skl__small_product(pass, &norm->gate_b, rank, 1, up);
-    pass->lanes->gate(y, up, c->width, 1);
+    skl__small_product(pass, &norm->gate_a, y, count, rank);
+    pass->lanes->silu(rank, count * norm->gate_a.rows);
+    skl__small_product(pass, &norm->gate_b, rank, count, up);
+    pass->lanes->gate(y, up, count * c->width, 1);
 }
 
 typedef struct skl__norm_call {
@@ -8825,14 +8927,17 @@ typedef struct skl__norm_call {
     const skl__acts *acts;             /* of normed */
 } skl__norm_call;
 
-static void skl__norm_task(void *arg, size_t t)
+/* Item: a few tokens. */
+static void skl__norm_task(void *arg, size_t item)
 {
     const skl__norm_call *call = (const skl__norm_call *)arg;
     const skl_session *s = call->pass->s;
-    const size_t width = s->model->config.width;
+    const size_t width = s->model->config.width, first = item * SKL__NORM_TOKENS;
+    const size_t count = call->pass->n - first < SKL__NORM_TOKENS ? call->pass->n - first : SKL__NORM_TOKENS;
+    size_t t;
 
-    skl__norm_token(call->pass, call->norm, t, s->hidden + t * width, s->normed + t * width);
-    skl__quantise_row(call->pass, call->acts, t);
+    skl__norm_tokens(call->pass, call->norm, first, count, s->hidden + first * width, s->normed + first * width);
+    for (t = first; t < first + count; t++) skl__quantise_row(call->pass, call->acts, t);
 }
 
 /* normed = norm(hidden), quantised; returns it as activations. */
@@ -8844,7 +8949,7 @@ static skl__acts skl__norm_chunk(skl__pass *pass, const skl__norm *norm)
     call.pass = pass;
     call.norm = norm;
     call.acts = &acts;
-    skl__each_token(pass, skl__norm_task, &call);
+    skl__parallel(pass->s->pool, (pass->n + SKL__NORM_TOKENS - 1) / SKL__NORM_TOKENS, skl__norm_task, &call);
     return acts;
 }
 
