@@ -1,4 +1,3 @@
-#if !defined(SKL__LANES) /* the kernels of >>lanes are compiled by including this file again, once per instance */
 /* sinkless.h - small language models on a CPU, in one header                                                    v0.1.0, MIT
  *
  * Runs transformers whose softmax and norms have a way out (Softmax1, learned sinks, GatedNorm, gated attention, Attention
@@ -12,31 +11,36 @@
  *     skl_model_desc model_desc = {0};                     // zero means: sensible default, everywhere
  *     skl_session_desc session_desc = {0};
  *     model_desc.source.path = "model.gguf";
- *     if (skl_model_open(&model, &model_desc, &error)) return puts(error.message);
- *     if (skl_session_open(&session, model, &session_desc, &error)) return puts(error.message);
- *     skl_eval(session, tokens, n, logits);                // the prompt; then one token at a time
+ *     status = skl_model_open(&model, &model_desc, &error);
+ *     if (!status) status = skl_session_open(&session, model, &session_desc, &error);
+ *     if (!status) status = skl_eval(session, tokens, n, logits); // float logits[skl_model_vocab(model)]; then one at a time
+ *     if (status) fprintf(stderr, "%s\n", session ? skl_session_error(session)->message : error.message);
  *
  * Build:  cc -O2 program.c -lm -lpthread                   // no -m flags: kernels are chosen at run time
  *
  * CONTENTS - every section is found by its tag
  *
- *     >>options        build options                       >>x86  >>arm    their SIMD twins
- *     >>status         status codes and messages           >>lanes         float kernels, written once for all vector units
- *     >>allocator      allocator and cancel                >>kernels       the kernel table and CPU detection
- *     >>gguf-api       files: metadata and tensors         >>sharing       work sharing between threads
- *     >>model-api      models                              >>math          logarithm, power, sine in double
- *     >>session-api    sessions                            >>model         model binding and validation
- *     >>sampling-api   sampling                            >>attention     the KV cache
- *     >>format-api     weight formats and packing          >>session       session memory
- *     >>cpu-api        kernel levels and threads           >>forward       the forward pass
- *     --- implementation ---                               >>depth         depth routing
- *     >>platform       compilers, atomics, FP environment  >>sampling      sampling
- *     >>checked        checked arithmetic, bounded cursor  >>licence       licence
- *     >>gguf           reading and validating GGUF
- *     >>half           half precision
- *     >>formats        block formats, the packed layout
- *     >>scalar         integer kernels, as they are defined
+ *     interface                                            implementation
+ *     >>options        build options                       >>platform      compilers, FP environment, atomics
+ *     >>status         status codes and messages           >>checked       errors, memory, checked arithmetic, bounded cursor
+ *     >>allocator      allocator and cancel                >>gguf          reading and validating GGUF
+ *     >>gguf-api       files: metadata and tensors         >>half          half precision
+ *     >>model-api      models                              >>formats       block formats and the packed layout
+ *     >>session-api    sessions                            >>scalar        integer kernels, as they are defined
+ *     >>sampling-api   sampling                            >>x86 >>arm     SIMD twins of >>scalar
+ *     >>format-api     weight formats and packing          >>lanes         float kernels, written once for all vector units
+ *     >>cpu-api        kernel levels and threads           >>kernels       the kernel table and CPU detection
+ *                                                          >>sharing       work sharing between threads
+ *                                                          >>math          logarithm, power, sine in double
+ *                                                          >>model         model binding and validation
+ *                                                          >>attention     the KV cache
+ *                                                          >>session       session memory
+ *                                                          >>forward       the forward pass
+ *                                                          >>depth         depth routing
+ *                                                          >>sampling      sampling
+ *                                                          >>licence       licence
  */
+#if !defined(SKL__LANES) /* the kernels of >>lanes are compiled by including this file again, once per instance */
 #ifndef SINKLESS_H
 #define SINKLESS_H
 
@@ -49,8 +53,8 @@
 /* =====================================================================================================================
  * >>options                                                                                                 Build options
  *
- *     SINKLESS_IMPLEMENTATION   compile the implementation here; in exactly one translation unit (or in several, with STATIC)
- *     SINKLESS_STATIC           every function is static: private copies, nothing exported
+ *     SINKLESS_IMPLEMENTATION   compile the implementation here, in exactly one translation unit
+ *     SINKLESS_STATIC           every function is static: private copies, nothing exported; needs IMPLEMENTATION everywhere
  *     SINKLESS_NO_THREADS       no pthreads; everything runs on the caller (or on its own parallel_for)
  *     SINKLESS_NO_SIMD          scalar kernels only; much slower, same results
  *     SINKLESS_FILE             the name of this file, in quotes, if it is not "sinkless.h": it includes itself (>>lanes)
@@ -60,6 +64,9 @@
  * ================================================================================================================== */
 
 #if defined(SINKLESS_STATIC)
+#if !defined(SINKLESS_IMPLEMENTATION)
+#error "SINKLESS_STATIC needs SINKLESS_IMPLEMENTATION in every translation unit that includes sinkless.h"
+#endif
 #if defined(__GNUC__)
 #define SKL_API static __attribute__((unused))
 #else
@@ -77,7 +84,8 @@ extern "C" {
  * >>status                                                                                     Status codes and messages
  *
  * Every call that can fail returns a status. Calls that open something also fill a caller's skl_error; a session keeps the
- * error of its last failed call (skl_session_error). Output parameters are written on success only, unless said otherwise.
+ * error of its last failed call (skl_session_error). Output parameters are written on success only, unless said otherwise, and
+ * an skl_error on failure only. A desc carries its size so that later versions can add fields.
  * ================================================================================================================== */
 
 typedef enum skl_status {
@@ -100,7 +108,7 @@ typedef struct skl_error {
     skl_status status;
     uint64_t offset;   /* byte of the file the message is about; SKL_NO_OFFSET if none */
     char where[80];    /* tensor, key or parameter the message is about; may be empty */
-    char message[256]; /* one sentence, NUL-terminated */
+    char message[256]; /* one sentence, NUL-terminated; names where and offset itself, so it can be printed alone */
 } skl_error;
 
 /* Short English name of a status ("out of memory"); never NULL. Any thread. */
@@ -111,7 +119,7 @@ SKL_API const char *skl_status_string(skl_status status);
  * ================================================================================================================== */
 
 /* Both functions or neither; all zero means malloc and free. alloc returns memory aligned for any type, or NULL.
- * Called by open and close calls only, on the thread that makes the call. */
+ * Called by open and close calls and by skl_memory_needed only, on the thread that makes the call. */
 typedef struct skl_allocator {
     void *(*alloc)(void *user, size_t size);
     void (*free)(void *user, void *memory);
@@ -224,14 +232,15 @@ typedef struct skl_model_desc {
     size_t threads;       /* for rearranging weights; 0 = skl_default_threads() */
 } skl_model_desc;
 
-typedef struct skl_session_desc skl_session_desc;
+typedef struct skl_session_desc skl_session_desc; /* >>session-api */
 
 /* Bytes, by who pays for them. */
 typedef struct skl_memory {
     uint64_t mapped;      /* file pages, shared with the page cache and other processes (0 when read or given in memory) */
     uint64_t weights;     /* private: rearranged weights, and the file itself when it was read */
+    uint64_t tables;      /* private: the lists of keys, tensors and layers that a model keeps */
     uint64_t kv;          /* private: keys and values of the session's whole context */
-    uint64_t scratch;     /* private: everything else of the session */
+    uint64_t scratch;     /* private: everything else of the session; kv + scratch is one allocation of exactly that size */
 } skl_memory;
 
 /* Opens, validates and binds a model. A missing, superfluous or misshapen tensor, an unknown architecture or mechanism is an
@@ -239,10 +248,11 @@ typedef struct skl_memory {
 SKL_API skl_status skl_model_open(skl_model **model, const skl_model_desc *desc, skl_error *error);
 SKL_API void skl_model_close(skl_model *model); /* after its sessions; NULL is fine */
 
-/* What a model and one session of it would take, before either is opened: reads the header and validates it. */
+/* What a model and one session of it would take, before either is opened: reads the header and validates it. session_desc may be
+ * NULL. Not counted: some hundred bytes per tensor that an open call takes and gives back, thread stacks, samplers. */
 SKL_API skl_status skl_memory_needed(skl_memory *memory, const skl_model_desc *model_desc, const skl_session_desc *session_desc,
                                      skl_error *error);
-/* The same for a model that is open. */
+/* The same for a model that is open; desc may be NULL. */
 SKL_API skl_status skl_model_memory(const skl_model *model, const skl_session_desc *desc, skl_memory *memory, skl_error *error);
 
 SKL_API const skl_gguf *skl_model_gguf(const skl_model *model); /* the file: metadata, tensors; lives as long as the model */
@@ -278,7 +288,7 @@ typedef enum skl_isa {
     SKL_ISA_NEON, SKL_ISA_NEON_DOTPROD, SKL_ISA_NEON_I8MM, SKL_ISA_COUNT
 } skl_isa;
 
-/* A named intermediate of the forward pass, as the probe sees it. */
+/* A named intermediate of the forward pass, as the probe sees it; the names are those of the format description. */
 typedef struct skl_probe_view {
     const char *name;    /* "embedding", "attn_input", "attn_output", "ffn_input", "ffn_output", "psi", "depth_weights",
                             "depth_null", "output_input", "output_norm" */
@@ -291,13 +301,15 @@ typedef struct skl_probe_view {
 
 struct skl_session_desc {
     size_t size;                /* sizeof(skl_session_desc), or 0 */
-    size_t context;             /* most tokens the session holds; 0 = skl_model_context(model) */
-    size_t chunk;               /* most tokens per pass through the layers; 0 = the library's choice. Bounds scratch memory */
+    size_t context;             /* most tokens the session holds; 0 = skl_model_context(model). More is allowed; what a model
+                                   makes of positions it was not made for is another matter */
+    size_t chunk;               /* most tokens per pass through the layers; 0 = 256. Bounds scratch memory, and is what a
+                                   cancelled call may lose */
     skl_activation activation;
     skl_group group;
     skl_kv kv;
     skl_isa isa;                /* force a kernel level; SKL_UNSUPPORTED if this CPU or build lacks it */
-    size_t threads;             /* threads that work, the caller included; 0 = skl_default_threads() */
+    size_t threads;             /* threads that work, the caller included, 1024 at most; 0 = skl_default_threads() */
     /* Instead of own threads: call task(arg, i) once for every i < count, on any threads, and return when all are done. */
     void (*parallel_for)(void *user, size_t count, void (*task)(void *arg, size_t index), void *arg);
     void *parallel_user;
@@ -312,7 +324,8 @@ SKL_API skl_status skl_session_open(skl_session **session, const skl_model *mode
                                     skl_error *error);
 SKL_API void skl_session_close(skl_session *session); /* NULL is fine */
 
-/* Appends n tokens and evaluates them. logits [vocab] receives those after the last token; NULL = not wanted.
+/* Appends n tokens and evaluates them. logits [vocab] receives those after the last token; NULL = not wanted. n = 0 is fine, and
+ * writes no logits.
  * SKL_CONTEXT_FULL and SKL_BAD_ARGUMENT leave the session as it was. After SKL_CANCELLED or SKL_NOT_FINITE it holds the
  * chunks that were completed: skl_session_position tells how many tokens that is. */
 SKL_API skl_status skl_eval(skl_session *session, const int32_t *tokens, size_t n, float *logits);
@@ -323,11 +336,12 @@ SKL_API skl_status skl_eval_rows(skl_session *session, const int32_t *tokens, si
                                  float *logits);
 
 /* Makes the session hold exactly these n tokens, keeping the longest common prefix. *reused (may be NULL) receives the number
- * of tokens that were not evaluated again. With logits [vocab] the last token is always evaluated, so that there are some.
+ * of tokens that were not evaluated again. With logits [vocab] the last token is always evaluated, so that there are some
+ * (unless n = 0).
  * Errors as skl_eval; SKL_CONTEXT_FULL and SKL_BAD_ARGUMENT leave the session as it was. */
 SKL_API skl_status skl_session_sync(skl_session *session, const int32_t *tokens, size_t n, size_t *reused, float *logits);
 
-/* Forgets all but the first n tokens. SKL_BAD_ARGUMENT if it holds fewer. */
+/* Forgets all but the first n tokens; 0 starts over. SKL_BAD_ARGUMENT if it holds fewer. */
 SKL_API skl_status skl_session_truncate(skl_session *session, size_t n);
 
 SKL_API size_t skl_session_position(const skl_session *session);       /* tokens held */
@@ -335,7 +349,8 @@ SKL_API size_t skl_session_context(const skl_session *session);        /* tokens
 SKL_API const int32_t *skl_session_tokens(const skl_session *session); /* [position] the tokens held */
 SKL_API size_t skl_session_threads(const skl_session *session);        /* threads that work, the caller included */
 SKL_API skl_isa skl_session_isa(const skl_session *session);           /* kernel level in use */
-SKL_API const skl_error *skl_session_error(const skl_session *session); /* of the last call that failed; never NULL */
+/* Of the last call that failed; empty before; never NULL. */
+SKL_API const skl_error *skl_session_error(const skl_session *session);
 
 /* =====================================================================================================================
  * >>sampling-api                                                                                                Sampling
@@ -364,7 +379,8 @@ SKL_API skl_status skl_sampler_open(skl_sampler **sampler, const skl_sampler_des
 SKL_API void skl_sampler_close(skl_sampler *sampler); /* NULL is fine */
 
 /* Draws one token from logits [vocab]. recent [n_recent] are the tokens the repetition penalty applies to (may be NULL with 0).
- * -infinity excludes a token. NaN, +infinity, or nothing left: SKL_NOT_FINITE, *token untouched. */
+ * -infinity excludes a token. NaN, +infinity, or nothing left: SKL_NOT_FINITE; a recent token beyond the vocabulary:
+ * SKL_BAD_ARGUMENT; *token is untouched then. */
 SKL_API skl_status skl_sample(skl_sampler *sampler, const float *logits, const int32_t *recent, size_t n_recent,
                               int32_t *token);
 
@@ -1397,6 +1413,12 @@ static skl_status skl__read_header(skl_gguf *gguf, skl__reader *reader)
     gguf->tensor_count = (size_t)tensor_count;
     gguf->key_count = (size_t)key_count;
     return SKL_OK;
+}
+
+static uint64_t skl__list_bytes(const skl_gguf *gguf)
+{
+    return (uint64_t)gguf->key_count * (sizeof(skl__key) + sizeof(void *)) +
+           (uint64_t)gguf->tensor_count * (sizeof(skl__record) + sizeof(void *));
 }
 
 static skl_status skl__allocate_lists(skl_gguf *gguf, skl_error *error)
@@ -8625,11 +8647,13 @@ SKL_API skl_status skl_model_memory(const skl_model *model, const skl_session_de
     s.model = model;
     SKL__TRY(skl__session_settle(&s, desc, error));
     SKL__TRY(skl__session_place(&s, &arena, &kv, error));
+    skl__arena_take(&arena, sizeof s, 1);
     memory->mapped = model->gguf->mapping ? model->gguf->mapping_length : 0;
     memory->weights =
-        (model->arena.base ? model->arena.capacity : model->arena.used) + (model->gguf->copy ? model->gguf->length : 0);
+        (model->arena.base ? model->arena.capacity : model->arena.used) + 64 + (model->gguf->copy ? model->gguf->length : 0);
+    memory->tables = sizeof *model + sizeof *model->gguf + skl__list_bytes(model->gguf);
     memory->kv = kv;
-    memory->scratch = arena.used - kv + sizeof s;
+    memory->scratch = arena.used + 64 - kv; /* skl__session_make aligns by itself */
     return SKL_OK;
 }
 
@@ -9583,8 +9607,8 @@ static skl_status skl__eval_check(skl_session *s, const int32_t *tokens, const s
     for (i = 0; i < eval->n; i++)
         if (tokens[i] < 0 || (size_t)tokens[i] >= s->model->config.vocab)
             return skl__fail(&s->error, SKL_BAD_ARGUMENT, SKL_NO_OFFSET, "tokens",
-                             "token %ld at index %lu is not in the vocabulary of %lu",
-                             (long)tokens[i], (unsigned long)i, (unsigned long)s->model->config.vocab);
+                             "token %ld for position %lu is not in the vocabulary of %lu", (long)tokens[i],
+                             (unsigned long)(s->position + i), (unsigned long)s->model->config.vocab);
     if (eval->n_rows > eval->n || (eval->n_rows && !eval->logits))
         return skl__session_bad(&s->error, "rows", "more rows than tokens, or nowhere to put them");
     for (i = 0; eval->rows && i < eval->n_rows; i++)
@@ -9647,8 +9671,8 @@ SKL_API skl_status skl_session_sync(skl_session *session, const int32_t *tokens,
     held = session->position;
     if (!tokens && n) return skl__session_bad(&session->error, "tokens", "tokens must be given");
     if (n > session->desc.context)
-        return skl__fail(&session->error, SKL_CONTEXT_FULL, SKL_NO_OFFSET, "context", "%lu tokens do not fit a context of %lu", (unsigned long)n,
-                         (unsigned long)session->desc.context);
+        return skl__fail(&session->error, SKL_CONTEXT_FULL, SKL_NO_OFFSET, "context", "%lu tokens do not fit a context of %lu",
+                         (unsigned long)n, (unsigned long)session->desc.context);
     while (common < n && common < held && tokens[common] == session->tokens[common]) common++;
     if (common == n && n && logits) common--;
     eval.n = n - common;

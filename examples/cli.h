@@ -109,13 +109,10 @@ CLI_API int CLI_PRINTF(1, 2) cli_usage(const char *format, ...)
 /* The failure of a library call; subject is the file or action it is about. */
 CLI_API int cli_fail_skl(const char *subject, const skl_error *error)
 {
-    const int names_place = error->where[0] == '\0' || strstr(error->message, error->where) != NULL;
-    const unsigned long long byte = error->offset;
-    char offset[48] = "";
+    const char *message = error->message[0] ? error->message : skl_status_string(error->status);
 
-    if (error->offset != SKL_NO_OFFSET) snprintf(offset, sizeof offset, " (byte %llu)", byte);
-    return cli_fail("%s: %s%s%s%s", subject, names_place ? "" : error->where, names_place ? "" : ": ",
-                    error->message[0] ? error->message : skl_status_string(error->status), offset);
+    if (strncmp(message, subject, strlen(subject)) == 0) return cli_fail("%s", message); /* it names the file itself */
+    return cli_fail("%s: %s", subject, message);
 }
 
 /* Flushes stdout: a full disk or a closed reader is a failure too. */
@@ -166,7 +163,7 @@ CLI_API const cli_choice cli_groups[] = {{"32", SKL_GROUP_32}, {"row", SKL_GROUP
 CLI_API const cli_choice cli_kvs[] = {
     {"f32", SKL_KV_F32}, {"f16", SKL_KV_F16}, {"i8", SKL_KV_I8}, {"i4", SKL_KV_I4}, {NULL, 0}};
 
-#define CLI_MOST_THREADS 4096
+#define CLI_MOST_THREADS 1024
 #define CLI_MOST_TOKENS 1e9
 
 /* Whole text as a non-negative integer. */

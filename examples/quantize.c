@@ -149,16 +149,24 @@ typedef struct work {
 /* * stands for any characters, ? for one. */
 static int matches(const char *pattern, const char *name)
 {
-    for (; *pattern; pattern++, name++) {
+    const char *star = NULL, *resume = NULL;
+
+    while (*name) { /* on a mismatch only the last star takes one more: no pattern is slow */
         if (*pattern == '*') {
-            do
-                if (matches(pattern + 1, name)) return 1;
-            while (*name++);
+            star = ++pattern;
+            resume = name;
+        } else if (*pattern && (*pattern == '?' || *pattern == *name)) {
+            pattern++;
+            name++;
+        } else if (star) {
+            pattern = star;
+            name = ++resume;
+        } else {
             return 0;
         }
-        if (*name == '\0' || (*pattern != '?' && *pattern != *name)) return 0;
     }
-    return *name == '\0';
+    while (*pattern == '*') pattern++;
+    return *pattern == '\0';
 }
 
 static int is_embedding(const char *name)

@@ -917,10 +917,10 @@ static void test_refused_calls(void)
     for (i = 0; i < sizeof outside / sizeof *outside; i++)
         for (place = 0; place < 3; place++) {
             const size_t at = place * 4;
-            char word[32];
+            char word[48];
             memcpy(tokens, line->tokens, sizeof tokens);
             tokens[at] = outside[i];
-            snprintf(word, sizeof word, "token %ld at index %lu", (long)outside[i], (unsigned long)at);
+            snprintf(word, sizeof word, "token %ld for position %lu", (long)outside[i], (unsigned long)(20 + at));
             REFUSED(skl_eval(session, tokens, 9, many), SKL_BAD_ARGUMENT, word);
             REFUSED(skl_session_sync(session, tokens, 9, &reused, many), SKL_BAD_ARGUMENT, "not in the vocab");
         }

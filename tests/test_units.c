@@ -209,7 +209,7 @@ static void check_norm(const record *r, const skl__kernels *kernels)
         norm.gate_a = float_matrix(gate_a.v, g.model.gate_rank, x.n);
         norm.gate_b = float_matrix(gate_b.v, x.n, g.model.gate_rank);
     }
-    skl__norm_token(&g.pass, &norm, 0, x.v, y);
+    skl__norm_tokens(&g.pass, &norm, 0, 1, x.v, y);
     check_output(r, "y", y, 2e-6, dyt || gated ? 5e-7 : 1e-12, kernels); /* DyT: tanh and bias may cancel */
 }
 
