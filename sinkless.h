@@ -335,7 +335,7 @@ SKL_API skl_status skl_eval(skl_session *session, const int32_t *tokens, size_t 
 SKL_API skl_status skl_eval_rows(skl_session *session, const int32_t *tokens, size_t n, const size_t *rows, size_t n_rows,
                                  float *logits);
 
-/* Makes the session hold exactly these n tokens, keeping the longest common prefix. *reused (may be NULL) receives the number
+/* Makes the session hold exactly these n tokens (which may be some of its own), keeping the longest common prefix. *reused (may be NULL) receives the number
  * of tokens that were not evaluated again. With logits [vocab] the last token is always evaluated, so that there are some
  * (unless n = 0).
  * Errors as skl_eval; SKL_CONTEXT_FULL and SKL_BAD_ARGUMENT leave the session as it was. */
@@ -7402,7 +7402,7 @@ static double skl__log(double x)
 {
     static const double odd[] = {1.0, 1.0 / 3, 1.0 / 5, 1.0 / 7, 1.0 / 9, 1.0 / 11, 1.0 / 13, 1.0 / 15, 1.0 / 17, 1.0 / 19,
                                  1.0 / 21};
-    int exponent;
+    int exponent = 0;
     double m = frexp(x, &exponent), s;
 
     if (m < 0.70710678118654752) {
@@ -8650,7 +8650,8 @@ SKL_API skl_status skl_model_memory(const skl_model *model, const skl_session_de
     skl__arena_take(&arena, sizeof s, 1);
     memory->mapped = model->gguf->mapping ? model->gguf->mapping_length : 0;
     memory->weights =
-        (model->arena.base ? model->arena.capacity : model->arena.used) + 64 + (model->gguf->copy ? model->gguf->length : 0);
+        (model->arena.base ? model->arena.capacity : model->arena.used) + 64 +
+        (model->gguf->copy ? (uint64_t)model->gguf->length + SKL__LINE : 0);
     memory->tables = sizeof *model + sizeof *model->gguf + skl__list_bytes(model->gguf);
     memory->kv = kv;
     memory->scratch = arena.used + 64 - kv; /* skl__session_make aligns by itself */
@@ -9625,7 +9626,7 @@ static skl_status skl__eval_tokens(skl_session *s, const int32_t *tokens, const 
 
     while (status == SKL_OK && begin < eval->n) {
         const size_t n = eval->n - begin < s->desc.chunk ? eval->n - begin : s->desc.chunk;
-        memcpy(s->tokens + s->position, tokens + begin, n * sizeof *tokens);
+        memmove(s->tokens + s->position, tokens + begin, n * sizeof *tokens); /* they may be the session's own */
         status = skl__eval_chunk(s, eval, begin, n, &done);
         if (status != SKL_OK) break;
         s->position += n;

@@ -144,6 +144,7 @@ typedef struct work {
     char *partial; /* path of the file that becomes OUT */
     FILE *file;
     uint64_t written;
+    int failure; /* errno of the first write that failed */
 } work;
 
 /* * stands for any characters, ? for one. */
@@ -347,7 +348,12 @@ static int make_plans(work *w)
 /* A failed write shows in ferror(w->file), which is asked once per tensor. */
 static void put(work *w, const void *bytes, size_t size)
 {
-    w->written += fwrite(bytes, 1, size, w->file);
+    size_t done;
+
+    errno = 0;
+    done = fwrite(bytes, 1, size, w->file);
+    if (done < size && !w->failure) w->failure = errno ? errno : EIO;
+    w->written += done;
 }
 
 static void put_number(work *w, uint64_t number, size_t size)
@@ -654,7 +660,7 @@ static int write_data(work *w)
         else code = write_converted(w, p);
         if (code == CLI_GO_ON && interrupted) code = cli_fail("%s: interrupted", arguments.operands[1]);
         if (code == CLI_GO_ON && ferror(w->file))
-            code = cli_fail("%s: %s", w->partial, strerror(errno));
+            code = cli_fail("%s: %s", w->partial, strerror(w->failure));
     }
     cli_progress(1, 1);
     return code;
@@ -884,7 +890,8 @@ int main(int argc, char **argv)
     cli_begin("quantize", &argc, &argv);
     code = cli_parse(argc, argv, help, options, arguments.operands, 2);
     if (code != CLI_GO_ON) return code;
-    if (!arguments.operands[1]) return cli_usage("IN and OUT are missing");
+    if (!arguments.operands[0]) return cli_usage("IN and OUT are missing");
+    if (!arguments.operands[1] || !*arguments.operands[1]) return cli_usage("OUT is missing");
     if (arguments.packed && arguments.plain) return cli_usage("--packed and --plain exclude each other");
 
     signal(SIGINT, on_interrupt);
