@@ -16,7 +16,7 @@ FUZZ_SECONDS ?= 60
 # Scalar kernels: compilers need many minutes for the SIMD ones with both sanitizers.
 SANITIZE = -O1 -g -DSINKLESS_NO_SIMD -fno-omit-frame-pointer -fsanitize=address,undefined \
 	-fno-sanitize-recover=undefined
-HEADERS = sinkless.h $(wildcard examples/*.h tests/*.h tests/fuzz/*.h)
+HEADERS = sinkless.h $(wildcard examples/*.h tests/*.h tests/fuzz/*.h bench/*.h)
 PROGRAMS = $(basename $(notdir $(wildcard $(addprefix examples/,minimal.c eval.c chat.c quantize.c) bench/bench.c)))
 TESTS = $(patsubst tests/%.c,$(BUILD)/%,$(wildcard tests/test_*.c))
 FUZZERS = $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))

@@ -345,7 +345,6 @@ static void test_determinism(void)
     }
 }
 
-/* Two sessions of one model do not see each other. */
 /* A window that slides: the tokens to hold are the session's own, all but the first. */
 static void test_own_tokens(void)
 {
@@ -366,6 +365,7 @@ static void test_own_tokens(void)
     timeline_close(line);
 }
 
+/* Two sessions of one model do not see each other. */
 static void test_shared_model(void)
 {
     timeline *line = timeline_open("oasis_block");
