@@ -335,10 +335,9 @@ SKL_API skl_status skl_eval(skl_session *session, const int32_t *tokens, size_t 
 SKL_API skl_status skl_eval_rows(skl_session *session, const int32_t *tokens, size_t n, const size_t *rows, size_t n_rows,
                                  float *logits);
 
-/* Makes the session hold exactly these n tokens (which may be some of its own), keeping the longest common prefix. *reused (may be NULL) receives the number
- * of tokens that were not evaluated again. With logits [vocab] the last token is always evaluated, so that there are some
- * (unless n = 0).
- * Errors as skl_eval; SKL_CONTEXT_FULL and SKL_BAD_ARGUMENT leave the session as it was. */
+/* Makes the session hold exactly these n tokens (which may be some of its own), keeping the longest common prefix. *reused (may be
+ * NULL) receives the number of tokens that were not evaluated again. With logits [vocab] the last token is always evaluated, so
+ * that there are some (unless n = 0). Errors as skl_eval; SKL_CONTEXT_FULL and SKL_BAD_ARGUMENT leave the session as it was. */
 SKL_API skl_status skl_session_sync(skl_session *session, const int32_t *tokens, size_t n, size_t *reused, float *logits);
 
 /* Forgets all but the first n tokens; 0 starts over. SKL_BAD_ARGUMENT if it holds fewer. */
@@ -6215,17 +6214,7 @@ SKL__FUNCTION void SKL__LANE(skl__codes_tile)(float *y, const skl__matrix *w, si
             const size_t in = k % 32; /* place within a run of 32 */
             const skl__v input = skl__vset(x[k]);
             const skl__v code = bits == 8 ? skl__vload_s32(codes + k / 4 * 64, (int)(k % 4) * 8)
-
-
-
-
-
-
-
-
-
-
-                                                                                  : skl__vload_u32(codes + k / 32 * 256 + in % 16 / 4 * 64, (int)(in % 4 * 8 + in / 16 * 4));
+                                          : skl__vload_u32(codes + k / 32 * 256 + in % 16 / 4 * 64, (int)(in % 4 * 8 + in / 16 * 4));
             sum = skl__vfma(skl__vsub(code, offset), input, sum);
             total = skl__vadd(total, input);
         }
@@ -6389,8 +6378,8 @@ SKL__HELPER void SKL__LANE(skl__mix_block)(float *const *mixes, float (*weights)
     }
 }
 
-SKL__FUNCTION void SKL__LANE(skl__mix_rest)(float *const *mixes, float (*weights)[SKL__BLOCK], const skl__attend_job *job, int count,
-                                            size_t block, size_t begin, size_t end)
+SKL__FUNCTION void SKL__LANE(skl__mix_rest)(float *const *mixes, float (*weights)[SKL__BLOCK], const skl__attend_job *job,
+                                            int count, size_t block, size_t begin, size_t end)
 {
     const unsigned char *values = job->head.values + block * job->head.value_stride;
     size_t d = job->head_dim / (16 * SKL__LANES_TILES) * (16 * SKL__LANES_TILES), key;
@@ -6500,8 +6489,8 @@ SKL__FUNCTION void SKL__LANE(skl__score)(float (*scores)[SKL__BLOCK], const skl_
 #undef SKL__CALL
 }
 
-SKL__FUNCTION void SKL__LANE(skl__mix_values)(float *const *mixes, float (*weights)[SKL__BLOCK], const skl__attend_job *job, int count,
-                                              size_t block, size_t begin, size_t end)
+SKL__FUNCTION void SKL__LANE(skl__mix_values)(float *const *mixes, float (*weights)[SKL__BLOCK], const skl__attend_job *job,
+                                              int count, size_t block, size_t begin, size_t end)
 {
     size_t key;
     int i;
@@ -7842,7 +7831,8 @@ static skl_status skl__bind_shape(const skl__binder *b, const char *name, const 
 {
     if (have[0] == columns && have[1] == rows) return SKL_OK;
     return skl__fail(b->error, SKL_BAD_MODEL, SKL_NO_OFFSET, name, "its shape is {%llu, %llu}, expected {%llu, %llu}",
-                     (unsigned long long)have[0], (unsigned long long)have[1], (unsigned long long)columns, (unsigned long long)rows);
+                     (unsigned long long)have[0], (unsigned long long)have[1], (unsigned long long)columns,
+                     (unsigned long long)rows);
 }
 
 static skl_status skl__bind_absent(const skl__binder *b, const char *name, skl__presence presence)
@@ -9587,7 +9577,8 @@ static SKL__NOINLINE skl_status skl__eval_chunk(skl_session *s, const skl__eval 
     pass.start = s->position;
     pass.layer = 0;
     if (!skl__run_layers(&pass)) return skl__fail(&s->error, SKL_CANCELLED, SKL_NO_OFFSET, "", "evaluation was cancelled");
-    while (*done + wanted < eval->n_rows && (row = skl__eval_row(eval, *done + wanted)) < begin + n) s->rows[wanted++] = row - begin;
+    while (*done + wanted < eval->n_rows && (row = skl__eval_row(eval, *done + wanted)) < begin + n)
+        s->rows[wanted++] = row - begin;
     if (wanted && !skl__run_head(&pass, s->rows, wanted, eval->logits + *done * vocab))
         return skl__fail(&s->error, SKL_NOT_FINITE, SKL_NO_OFFSET, "logits",
                          "logits of a token between positions %lu and %lu are not finite", (unsigned long)s->position,
