@@ -9952,6 +9952,9 @@ SKL_API skl_status skl_sample(skl_sampler *sampler, const float *logits, const i
 #undef SKL__EACH_TOKEN
 #undef SKL__EACH_VECTOR
 #undef SKL__EACH_CELL
+#undef SKL__FAR_TILES
+#undef SKL__FAR_UNITS
+#undef SKL__FAR_AHEAD
 #undef SKL__ARM_HIDES
 #undef SKL__ARM_82
 #undef SKL__HAS_NEON_DOTPROD
@@ -9990,6 +9993,7 @@ SKL_API skl_status skl_sample(skl_sampler *sampler, const float *logits, const i
 #undef skl__vless
 #undef skl__vswap
 #undef skl__vsum
+#undef skl__vlargest
 #undef skl__vsum16
 #undef SKL__MAGIC
 #undef SKL__SCALAR
@@ -10009,6 +10013,7 @@ SKL_API skl_status skl_sample(skl_sampler *sampler, const float *logits, const i
 #undef SKL__TRY
 #undef SKL__CHUNK
 #undef SKL__PRODUCTS
+#undef SKL__NORM_TOKENS
 #undef SKL__ATTEND_TOKENS
 #undef SKL__ROUTER_CLAMP
 #endif
