@@ -85,11 +85,11 @@ cross:
 
 # Instrumented SIMD kernels take minutes to compile; check-all does it once.
 sanitize:
-	$(MAKE) test BUILD=$(BUILD)/sanitize CFLAGS="$(SANITIZE) -DSINKLESS_NO_SIMD"
+	$(MAKE) test BUILD=$(BUILD)/sanitize CFLAGS="$(SANITIZE)"
 
 $(BUILD)/fuzz/%: tests/fuzz/%.c $(HEADERS)
 	@mkdir -p $(@D)
-	$(FUZZ_CC) $(SANITIZE) -DSINKLESS_NO_SIMD -fsanitize=fuzzer $(CPPFLAGS) -I. $< -o $@ $(LDFLAGS) $(LDLIBS)
+	$(FUZZ_CC) $(SANITIZE) -fsanitize=fuzzer $(CPPFLAGS) -I. $< -o $@ $(LDFLAGS) $(LDLIBS)
 
 # Seeds are the golden models, and tests/fuzz/NAME if there is such a folder. What the fuzzer finds is kept in BUILD.
 fuzz: $(FUZZERS)

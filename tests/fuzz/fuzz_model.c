@@ -1,5 +1,5 @@
-/* fuzz_model.c - any bytes as a model: opened, bound, and run for a few tokens. Which formats a session uses follows from
- * the bytes too. */
+/* fuzz_model.c - any bytes as a model: opened, bound, and run for a few tokens. Which formats a session uses follows
+ * from the bytes too. */
 #define SINKLESS_IMPLEMENTATION
 #include "../../sinkless.h"
 #include "fuzz.h"

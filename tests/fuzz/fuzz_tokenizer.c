@@ -1,12 +1,13 @@
-/* fuzz_tokenizer.c - two kinds of input: a GGUF file, as a vocabulary that meets a fixed text; and anything else, as a text
- * that meets the vocabulary of the default model. Run from the root of the repository. */
+/* fuzz_tokenizer.c - two kinds of input: a GGUF file, as a vocabulary that meets a fixed text; and anything else, as a
+ * text that meets the vocabulary of the default model. Run from the root of the repository. */
 #define SINKLESS_IMPLEMENTATION
 #include "../../sinkless.h"
 #define TOKENIZER_IMPLEMENTATION
 #include "../../examples/tokenizer.h"
 #include "fuzz.h"
 
-static const char sample[] = "Once upon a time, 12345 \xE4\xBD\xA0\xE5\xA5\xBD \xF0\x9F\x98\x80!\n\n  <|im_start|>x\xFF";
+static const char sample[] =
+    "Once upon a time, 12345 \xE4\xBD\xA0\xE5\xA5\xBD \xF0\x9F\x98\x80!\n\n  <|im_start|>x\xFF";
 
 /* Text to ids and back. */
 static void encode(const tok_tokenizer *tokenizer, const char *text, size_t length)

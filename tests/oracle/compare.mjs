@@ -1,6 +1,6 @@
-// Logits of build/eval against llama.cpp, for models that both know: the golden llama and qwen3 models, and those given.
-// Probabilities are what is compared, because llama.cpp is asked for them. Golden models have no vocabulary, and llama.cpp
-// runs none without, so they get one that means nothing.
+// build/eval against llama.cpp, for models that both know: the golden llama and qwen3 models, and those given. What is
+// compared is probabilities, because the engine gives no logits. Golden models have no vocabulary, and llama.cpp runs
+// none without, so they get one that means nothing.
 //
 //     node tests/oracle/compare.mjs ENGINE EVAL [MODEL...]      ENGINE is the folder of install.sh
 import {execFileSync} from "node:child_process";
@@ -10,7 +10,7 @@ import {tmpdir} from "node:os";
 import {basename, join, resolve} from "node:path";
 import {pathToFileURL} from "node:url";
 
-// llama.cpp rounds F32 weights' activations in other places and keeps keys and values in f16.
+// Both keep keys and values in f16, but sum in another order.
 const TOLERANCE = 0.004;
 const TOKENS = 32;
 
@@ -85,7 +85,8 @@ const array = (name, type, items) => {
 function withVocabulary(path, n) {
     const file = readFileSync(path);
     const {keys, tensors, end, data} = layout(file);
-    const kept = keys.filter(([name]) => !name.startsWith("tokenizer.")).map(([, begin, to]) => file.subarray(begin, to));
+    const kept = keys.filter(([name]) => !name.startsWith("tokenizer."))
+        .map(([, begin, to]) => file.subarray(begin, to));
     const tokens = [...Array(n).keys()];
     const added = [
         Buffer.concat([text("tokenizer.ggml.model"), word(STRING), text("gpt2")]),
