@@ -628,6 +628,13 @@ SKL__INLINE SKL__UNUSED float skl__mul(float a, float b)
     return product;
 }
 
+/* a / b. Old Clang on Arm, told to be fast, multiplies by one reciprocal where it sees the same divisor again: it must not see. */
+SKL__INLINE SKL__UNUSED float skl__div(float a, float b)
+{
+    SKL__ROUNDED(b);
+    return a / b;
+}
+
 SKL__INLINE SKL__UNUSED uint32_t skl__f32_to_bits(float value)
 {
     uint32_t bits;
@@ -2390,7 +2397,7 @@ static float skl__symmetric_scale(const float *x, size_t n, int bits)
 {
     const float extreme = skl__extreme(x, n);
 
-    return bits == 4 ? extreme / -8.0f : fabsf(extreme) / 127.0f;
+    return bits == 4 ? extreme / -8.0f : skl__div(fabsf(extreme), 127.0f);
 }
 
 static int8_t skl__symmetric_code(float scaled, int bits)
@@ -2432,7 +2439,7 @@ static float skl__affine_codes(int8_t *codes, const float *x, float *minimum)
         low = x[i] < low ? x[i] : low;
         high = x[i] > high ? x[i] : high;
     }
-    scale = (high - low) / 15.0f;
+    scale = skl__div(high - low, 15.0f);
     inverse = skl__inverse(scale);
     for (i = 0; i < SKL__RUN; i++) {
         const float scaled = (x[i] - low) * inverse; /* not a number if the range overflowed; the scale tells */
@@ -5201,7 +5208,7 @@ SKL__SCALAR void skl__vstore_i8_scalar(int8_t *p, skl__v_scalar v)
 SKL__LANES_SCALAR(skl__vadd, a.lane[i] + b.lane[i])
 SKL__LANES_SCALAR(skl__vsub, a.lane[i] - b.lane[i])
 SKL__LANES_SCALAR(skl__vmul, skl__mul(a.lane[i], b.lane[i]))
-SKL__LANES_SCALAR(skl__vdiv, a.lane[i] / b.lane[i])
+SKL__LANES_SCALAR(skl__vdiv, skl__div(a.lane[i], b.lane[i]))
 SKL__LANES_SCALAR(skl__vmin, a.lane[i] < b.lane[i] ? a.lane[i] : b.lane[i])
 SKL__LANES_SCALAR(skl__vmax, a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i])
 #undef SKL__LANES_SCALAR
@@ -5686,7 +5693,6 @@ SKL__INLINE void skl__vstore_i8_neon(int8_t *p, skl__v_neon v)
     }
 SKL__LANES_NEON(skl__vadd, vaddq_f32(a.part[i], b.part[i]))
 SKL__LANES_NEON(skl__vsub, vsubq_f32(a.part[i], b.part[i]))
-SKL__LANES_NEON(skl__vdiv, vdivq_f32(a.part[i], b.part[i]))
 SKL__LANES_NEON(skl__vmin, vbslq_f32(vcltq_f32(a.part[i], b.part[i]), a.part[i], b.part[i]))
 SKL__LANES_NEON(skl__vmax, vbslq_f32(vcgtq_f32(a.part[i], b.part[i]), a.part[i], b.part[i]))
 #undef SKL__LANES_NEON
@@ -5697,6 +5703,16 @@ SKL__INLINE skl__v_neon skl__vmul_neon(skl__v_neon a, skl__v_neon b)
     for (i = 0; i < 4; i++) {
         a.part[i] = vmulq_f32(a.part[i], b.part[i]);
         SKL__ROUNDED(a.part[i]);
+    }
+    return a;
+}
+
+SKL__INLINE skl__v_neon skl__vdiv_neon(skl__v_neon a, skl__v_neon b)
+{
+    int i;
+    for (i = 0; i < 4; i++) {
+        SKL__ROUNDED(b.part[i]); /* as in skl__div */
+        a.part[i] = vdivq_f32(a.part[i], b.part[i]);
     }
     return a;
 }
@@ -5984,7 +6000,7 @@ SKL__KERNEL void SKL__LANE(skl__rms_norm)(float *y, const float *x, const float 
         if (pre) v = skl__vmul(v, skl__vload_at(pre, i, n));
         squares = skl__vfma(v, v, squares);
     }
-    scale = skl__vset(1.0f / skl__sqrt(skl__vsum(squares) / (float)n + eps));
+    scale = skl__vset(1.0f / skl__sqrt(skl__div(skl__vsum(squares), (float)n) + eps));
     for (i = 0; i < n; i += 16) {
         skl__v v = skl__vload_at(x, i, n);
         if (pre) v = skl__vmul(v, skl__vload_at(pre, i, n));
@@ -6047,13 +6063,13 @@ SKL__HELPER float SKL__LANE(skl__magnitude)(const float *x, size_t n)
 SKL__KERNEL void SKL__LANE(skl__quantise)(const float *x, size_t n, float levels, int row, int8_t *codes, float *scales,
                                           int32_t *sums)
 {
-    float scale = row ? SKL__LANE(skl__magnitude)(x, n) / levels : 0.0f;
+    float scale = row ? skl__div(SKL__LANE(skl__magnitude)(x, n), levels) : 0.0f;
     size_t i, half;
     if (row) scales[0] = scale;
     for (i = 0; i < n; i += 32) {
         const size_t count = n - i < 32 ? n - i : 32;
         skl__v total = skl__vset(0.0f);
-        if (!row) scales[i / 32] = scale = SKL__LANE(skl__magnitude)(x + i, count) / levels;
+        if (!row) scales[i / 32] = scale = skl__div(SKL__LANE(skl__magnitude)(x + i, count), levels);
         for (half = 0; half < count; half += 16) {
             const skl__v q = SKL__LANE(skl__vcodes)(skl__vload_at(x + i, half, count), scale, levels);
             int8_t bytes[16];
@@ -6271,7 +6287,7 @@ SKL__HELPER skl__v SKL__LANE(skl__vload_values)(const unsigned char *value, size
 /* Symmetric codes of one key or value, as floats; returns their scale.        codes, x  [head_dim] */
 SKL__FUNCTION float SKL__LANE(skl__code_head)(float *codes, const float *x, size_t head_dim, float levels)
 {
-    const float scale = SKL__LANE(skl__magnitude)(x, head_dim) / levels;
+    const float scale = skl__div(SKL__LANE(skl__magnitude)(x, head_dim), levels);
     size_t i;
     for (i = 0; i < head_dim; i += 16)
         SKL__LANE(skl__vstore_at)(codes, SKL__LANE(skl__vcodes)(skl__vload_at(x, i, head_dim), scale, levels), i, head_dim);
@@ -7376,6 +7392,12 @@ static double skl__mul64(double a, double b) /* rounded, never fused into a sum 
     return product;
 }
 
+static double skl__div64(double a, double b) /* as skl__div */
+{
+    SKL__ROUNDED(b);
+    return a / b;
+}
+
 /* c[0] + x (c[1] + x (c[2] + ...)).        c  [n] */
 static double skl__polynomial(double x, const double *c, int n)
 {
@@ -8141,13 +8163,13 @@ static void skl__rope_frequencies(skl_model *model, const float *factors, double
         model->rope_magnitude = (float)(c->rope_attention * (1.0 + skl__mul64(0.1, skl__log(c->rope_factor))));
     }
     for (j = 0; j < c->n_rot / 2; j++) {
-        double turn = skl__pow(c->rope_base, -2.0 * (double)j / n), ramp;
-        if (factors) turn /= (double)factors[j];
-        if (c->rope_scaling == SKL__ROPE_LINEAR) turn /= c->rope_factor;
+        double turn = skl__pow(c->rope_base, skl__div64(-2.0 * (double)j, n)), ramp;
+        if (factors) turn = skl__div64(turn, (double)factors[j]);
+        if (c->rope_scaling == SKL__ROPE_LINEAR) turn = skl__div64(turn, c->rope_factor);
         if (c->rope_scaling == SKL__ROPE_YARN) {
-            ramp = ((double)j - low) / (high - low > 0.001 ? high - low : 0.001);
+            ramp = skl__div64((double)j - low, high - low > 0.001 ? high - low : 0.001);
             ramp = 1.0 - (ramp < 0.0 ? 0.0 : ramp > 1.0 ? 1.0 : ramp);
-            turn = skl__mul64(turn / c->rope_factor, 1.0 - ramp) + skl__mul64(turn, ramp);
+            turn = skl__mul64(skl__div64(turn, c->rope_factor), 1.0 - ramp) + skl__mul64(turn, ramp);
         }
         frequencies[j] = turn;
     }
@@ -9114,7 +9136,7 @@ static void skl__mean_null_mass(const skl__pass *pass)
     for (t = 0; t < pass->n; t++) {
         float sum = 0.0f;
         for (head = 0; head < heads; head++) sum += s->null_mass[t * heads + head];
-        s->psi[t] = sum / (float)heads;
+        s->psi[t] = skl__div(sum, (float)heads);
     }
 }
 
@@ -9232,7 +9254,7 @@ static void skl__couple(float *g, const float *psi, size_t n, float beta, skl__c
 
     if (coupling == SKL__UNCOUPLED || n <= first) return;
     for (i = first; i < n; i++) mean += psi[i];
-    mean /= (float)(n - first);
+    mean = skl__div(mean, (float)(n - first));
     for (i = first; i < n; i++) g[i] -= skl__mul(beta, psi[i] - mean);
 }
 
@@ -9261,7 +9283,7 @@ static void skl__route_sources(const skl__pass *pass, const skl__read *read, siz
     skl__small_product(pass, &read->q, skl__source(pass, t, n - 1), 1, query);
     for (i = 0; i < n; i++)
         g[i] = skl__mul(pass->lanes->dot(query, keys + i * rank, rank), scale) +
-               skl__mul(read->recency, (float)i / (float)(n > 1 ? n - 1 : 1));
+               skl__mul(read->recency, skl__div((float)i, (float)(n > 1 ? n - 1 : 1)));
 }
 
 #define SKL__ROUTER_CLAMP 50.0f /* of router logits, after coupling; part of the format */
@@ -9343,7 +9365,7 @@ static void skl__deposit_task(void *arg, size_t t)
     else pass->lanes->add(source, values, c->width);
     if (call->kind == SKL__SET_WITH_HIDDEN) pass->lanes->add(source, s->hidden + t * c->width, c->width);
     if (c->residual == SKL__ATTNRES) {
-        const float mean = pass->lanes->dot(source, source, c->width) / (float)c->width;
+        const float mean = skl__div(pass->lanes->dot(source, source, c->width), (float)c->width);
         s->depth.inverse_rms[t * s->depth.slots + call->slot] = 1.0f / skl__sqrt(mean + c->eps);
     }
 }
@@ -9377,7 +9399,7 @@ static void skl__average_psi(const skl__pass *pass, size_t slot, size_t held)
 
     for (t = 0; t < pass->n; t++) {
         float *psi = &depth->psi[t * depth->slots + slot];
-        *psi = held ? (skl__mul(*psi, (float)held) + pass->s->psi[t]) / (float)(held + 1) : pass->s->psi[t];
+        *psi = held ? skl__div(skl__mul(*psi, (float)held) + pass->s->psi[t], (float)(held + 1)) : pass->s->psi[t];
     }
 }
 
@@ -9803,7 +9825,7 @@ static skl_status skl__penalise(skl_sampler *s, const float *logits, const int32
     for (i = 0; penalty != 0.0f && penalty != 1.0f && i < n_recent; i++) {
         const size_t token = (size_t)recent[i];
         const float logit = logits[token];
-        s->logits[token] = logit > 0.0f ? logit / penalty : logit * penalty; /* from the original: repeats count once */
+        s->logits[token] = logit > 0.0f ? skl__div(logit, penalty) : logit * penalty; /* from the original: repeats count once */
     }
     for (i = 0; i < s->desc.vocab; i++) {
         if (skl__is_finite(s->logits[i])) finite++;
@@ -9836,7 +9858,7 @@ static size_t skl__shortlist(skl_sampler *s, float *mass)
     }
     memmove(heap, heap + left, n * sizeof *heap); /* ascending: the best is heap[n - 1] */
     /* the difference first: logits over a tiny temperature would all be infinite */
-    for (i = 0; i < n; i++) s->logits[i] = (heap[n - 1 - i].logit - heap[n - 1].logit) / s->desc.temperature;
+    for (i = 0; i < n; i++) s->logits[i] = skl__div(heap[n - 1 - i].logit - heap[n - 1].logit, s->desc.temperature);
     s->lanes->exp(s->logits, n);
     for (i = 0; i < n; i++) total += s->logits[i];
     for (kept = 0; kept < n; kept++) {
