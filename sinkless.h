@@ -2899,6 +2899,10 @@ static void skl__matmul_scalar(float *y, size_t y_stride, const skl__matrix *w, 
 #define SKL__HAS_AVXVNNI (__GNUC__ >= 11)
 #endif
 
+/* Keeps sums of integers in the order they are written in. GCC would make a tree of a chain: all products first, and more of
+ * them than there are registers. */
+#define SKL__IN_ORDER(sum) __asm__("" : "+v"(sum))
+
 #define SKL__AVX2 "avx2,fma,f16c"
 #define SKL__AVXVNNI "avx2,fma,f16c,avxvnni"
 #define SKL__AVX512 "avx2,fma,f16c,avx512f,avx512bw,avx512vl"
@@ -2958,8 +2962,27 @@ typedef struct skl__x86_block {
 } skl__x86_block;
 
 typedef void skl__block_kernel(const skl__x86_block *block);
-/* tokens <= 4 */
-typedef void skl__stream_kernel(const skl__x86_job *job, size_t tile, size_t token, size_t tokens);
+
+#define SKL__STREAM_TILES 4                    /* tiles that are read at once, at most */
+#define SKL__STREAM_TOKENS 4
+#define SKL__STREAM_CELLS_512 8                /* tiles times tokens, at most, as registers allow */
+#define SKL__STREAM_CELLS_256 4
+#define SKL__STREAM_SUMS 512                   /* vectors of integer sums that wait in L1 for their scales */
+#define SKL__STREAM_AHEAD 2048                 /* bytes from what is read to what is fetched */
+
+/* A few tokens against tiles that lie apart. */
+typedef struct skl__x86_stream {
+    const skl__x86_job *job;
+    size_t tokens;
+    skl__tile tile[SKL__STREAM_TILES];
+    float *y[SKL__STREAM_TILES];               /* first token, first row of the tile */
+    size_t rows[SKL__STREAM_TILES];            /* of the matrix, from there on */
+    const int8_t *x[SKL__STREAM_TOKENS];       /* [columns]; beyond the last token, that one again */
+    const int32_t *sums[SKL__STREAM_TOKENS];   /* [columns / 32] */
+    const float *x_scales[SKL__STREAM_TOKENS]; /* [columns / 32], or [1] */
+} skl__x86_stream;
+
+typedef void skl__stream_kernel(const skl__x86_stream *stream);
 
 SKL__INLINE int skl__load_quad(const int8_t *x)
 {
@@ -3143,12 +3166,58 @@ static void skl__matmul_strip(const skl__x86_job *job, size_t tile_begin, size_t
     }
 }
 
+/* Asks for what a stream reads next, some lines ahead. */
+SKL__INLINE void skl__stream_fetch(const unsigned char *from, size_t bytes)
+{
+    size_t i;
+    SKL__UNROLL for (i = 0; i < bytes; i += 64) _mm_prefetch((const char *)from + SKL__STREAM_AHEAD + i, _MM_HINT_T0);
+}
+
+static void skl__stream_tokens(skl__x86_stream *s, const skl__acts *acts, size_t token, size_t tokens)
+{
+    const size_t runs = acts->columns / 32;
+    size_t t;
+
+    s->tokens = tokens;
+    for (t = 0; t < SKL__STREAM_TOKENS; t++) {
+        const size_t at = token + (t < tokens ? t : tokens - 1);
+        s->x[t] = acts->codes + at * acts->stride;
+        s->sums[t] = acts->sums + at * runs;
+        s->x_scales[t] = acts->scales + at * (acts->row ? 1 : runs);
+    }
+}
+
+/* All tiles against a few tokens: a quarter of the tiles (or half of them) apart, so that memory is read in several places at
+ * once. Where the tiles do not come out even, the last one is done again.        cells  tiles times tokens of the kernel */
+static void skl__matmul_stream(const skl__x86_job *job, size_t tile_begin, size_t tile_end, size_t token, size_t tokens,
+                               size_t cells, skl__stream_kernel *kernel)
+{
+    const skl__matrix *w = job->w;
+    const size_t fit = cells / (tokens < 3 ? tokens : 4), tiles = fit < SKL__STREAM_TILES ? fit : SKL__STREAM_TILES;
+    const size_t far = (tile_end - tile_begin + tiles - 1) / tiles;
+    size_t i, j;
+    skl__x86_stream s;
+
+    s.job = job;
+    skl__stream_tokens(&s, job->x, token, tokens);
+    for (i = 0; i < far; i++) {
+        for (j = 0; j < SKL__STREAM_TILES; j++) {
+            const size_t tile = tile_begin + i + j * far < tile_end ? tile_begin + i + j * far : tile_end - 1;
+            s.tile[j] = skl__tile_at(w, tile);
+            s.y[j] = job->y + token * job->y_stride + tile * 16;
+            s.rows[j] = w->rows - tile * 16;
+        }
+        kernel(&s);
+    }
+}
+
 /* One matmul: strips of many tokens through panels, few tokens as streams. */
 static void skl__matmul_x86(const skl__x86_job *job, size_t tile_begin, size_t tile_end, size_t tokens,
-                            size_t tiles_max, size_t width, skl__block_kernel *block, skl__stream_kernel *stream)
+                            size_t tiles_max, size_t width, skl__block_kernel *block, size_t cells,
+                            skl__stream_kernel *stream)
 {
     const size_t last = (job->w->rows + 15) / 16;
-    size_t token = 0, tile, n;
+    size_t token = 0, n;
 
     if (tile_end > last) tile_end = last;
     while (token < tokens) {
@@ -3157,7 +3226,7 @@ static void skl__matmul_x86(const skl__x86_job *job, size_t tile_begin, size_t t
             n = n < SKL__STRIP_TOKENS ? n : SKL__STRIP_TOKENS;
             skl__matmul_strip(job, tile_begin, tile_end, token, n, tiles_max, width, block);
         } else {
-            for (tile = tile_begin; tile < tile_end; tile++) stream(job, tile, token, n);
+            skl__matmul_stream(job, tile_begin, tile_end, token, n, cells, stream);
         }
         token += n;
     }
@@ -3191,7 +3260,9 @@ SKL__BODY_256 __m256i skl__dot_sign_256(__m256i sum, __m256i w, __m256i x)
     const __m256i ones = _mm256_set1_epi16(1);
     const __m256i signed_x = _mm256_sign_epi8(x, w);
     const __m256i pair = _mm256_maddubs_epi16(_mm256_abs_epi8(w), signed_x);
-    return _mm256_add_epi32(sum, _mm256_madd_epi16(pair, ones));
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pair, ones));
+    SKL__IN_ORDER(sum);
+    return sum;
 }
 
 SKL__BODY_256 __m256i skl__load_line_256(const unsigned char *codes)
@@ -3207,7 +3278,9 @@ SKL__BODY_256 __m256i skl__broadcast_256(const int8_t *x)
 /* Products of a quad, added in pairs to sums of 16 bits; and such sums, added in pairs to sums of 32 bits. */
 SKL__BODY_256 __m256i skl__pairs_256(__m256i pair, __m256i w, __m256i x)
 {
-    return _mm256_add_epi16(pair, _mm256_maddubs_epi16(w, x));
+    pair = _mm256_add_epi16(pair, _mm256_maddubs_epi16(w, x));
+    SKL__IN_ORDER(pair);
+    return pair;
 }
 
 SKL__BODY_256 __m256i skl__widen_256(__m256i sum, __m256i pair)
@@ -3342,116 +3415,138 @@ SKL__BODY_256 void skl__block_each_256(const skl__x86_block *b, const int width,
     else skl__block_256(b, width, vectors, 0, dot, chain);
 }
 
-/* A run of 32 columns of 4-bit codes, from memory to isum:  from  [4 lines][64]    isum  [width][vectors][2] */
-SKL__BODY_256 void skl__stream_run_256(__m256i (*isum)[2][2], const unsigned char *from, const int8_t *const *x,
-                                       size_t k, const int width, const int vectors, skl__dot_256 *dot, const int chain)
+/* A run of 32 columns of 4-bit codes of a stream, added to isum.        isum  [width][tiles][2 halves of a tile] */
+SKL__BODY_256 void skl__stream_run_256(__m256i *isum, const skl__x86_stream *s, size_t k, const int width, const int tiles,
+                                       skl__dot_256 *dot, const int chain)
 {
     const __m256i mask = _mm256_set1_epi8(15);
-    __m256i pair[SKL__BLOCK_TOKENS][2], low[2], high[2];
-    int c;
+    __m256i pair[2 * SKL__STREAM_CELLS_256];
+    size_t c;
+    int j, t;
 
-    SKL__EACH_CELL(width, vectors, pair[t][j] = _mm256_setzero_si256())
-    SKL__UNROLL_4
-    for (c = 0; c < 4; c++, from += 64, k += 4) {
-        SKL__EACH_VECTOR(vectors, low[j] = skl__load_line_256(from + j * 32);
-                         high[j] = _mm256_and_si256(_mm256_srli_epi16(low[j], 4), mask);
-                         low[j] = _mm256_and_si256(low[j], mask))
-        if (chain) {
-            SKL__EACH_CELL(width, vectors,
-                           pair[t][j] = skl__pairs_256(pair[t][j], low[j], skl__broadcast_256(x[t] + k));
-                           pair[t][j] = skl__pairs_256(pair[t][j], high[j], skl__broadcast_256(x[t] + k + 16)))
-        } else {
-            SKL__EACH_CELL(width, vectors,
-                           isum[t][j][0] = dot(isum[t][j][0], low[j], skl__broadcast_256(x[t] + k));
-                           isum[t][j][1] = dot(isum[t][j][1], high[j], skl__broadcast_256(x[t] + k + 16)))
+    if (chain) SKL__UNROLL for (j = 0; j < 2 * width * tiles; j++) pair[j] = _mm256_setzero_si256();
+    SKL__UNROLL for (c = 0; c < 4; c++) {
+        SKL__UNROLL for (j = 0; j < 2 * tiles; j++) {
+            const __m256i line = skl__load_line_256(s->tile[j / 2].codes + k * 8 + 64 * c + 32 * (size_t)(j % 2));
+            const __m256i low = _mm256_and_si256(line, mask), high = _mm256_and_si256(_mm256_srli_epi16(line, 4), mask);
+            SKL__UNROLL for (t = 0; t < width; t++) {
+                const __m256i x_low = skl__broadcast_256(s->x[t] + k + 4 * c);
+                const __m256i x_high = skl__broadcast_256(s->x[t] + k + 4 * c + 16);
+                const int cell = t * 2 * tiles + j;
+                if (chain) pair[cell] = skl__pairs_256(skl__pairs_256(pair[cell], low, x_low), high, x_high);
+                else isum[cell] = dot(dot(isum[cell], low, x_low), high, x_high);
+            }
         }
     }
-    if (chain) { SKL__EACH_CELL(width, vectors, isum[t][j][0] = skl__widen_256(isum[t][j][0], pair[t][j])) }
+    if (chain) SKL__UNROLL for (j = 0; j < 2 * width * tiles; j++) isum[j] = skl__widen_256(isum[j], pair[j]);
 }
 
-/* 8 columns of 8-bit codes:  from  [2 lines][64] */
-SKL__BODY_256 void skl__stream_pair_256(__m256i (*isum)[2][2], const unsigned char *from, const int8_t *const *x,
-                                        size_t k, __m256i flip, const int width, const int vectors, skl__dot_256 *dot)
+/* 4 columns of 8-bit codes. */
+SKL__BODY_256 void skl__stream_quad_256(__m256i *isum, const skl__x86_stream *s, size_t k, const int width, const int tiles,
+                                        skl__dot_256 *dot)
 {
-    __m256i line[2][2];
+    const __m256i flip = _mm256_set1_epi8((char)s->job->flip);
+    int j, t;
 
-    SKL__EACH_VECTOR(vectors, line[j][0] = _mm256_xor_si256(skl__load_line_256(from + j * 32), flip);
-                     line[j][1] = _mm256_xor_si256(skl__load_line_256(from + 64 + j * 32), flip))
-    SKL__EACH_CELL(width, vectors, isum[t][j][0] = dot(isum[t][j][0], line[j][0], skl__broadcast_256(x[t] + k));
-                   isum[t][j][1] = dot(isum[t][j][1], line[j][1], skl__broadcast_256(x[t] + k + 4)))
+    SKL__UNROLL for (j = 0; j < 2 * tiles; j++) {
+        const __m256i line = _mm256_xor_si256(skl__load_line_256(s->tile[j / 2].codes + k * 16 + 32 * (size_t)(j % 2)), flip);
+        SKL__UNROLL for (t = 0; t < width; t++) {
+            isum[t * 2 * tiles + j] = dot(isum[t * 2 * tiles + j], line, skl__broadcast_256(s->x[t] + k));
+        }
+    }
 }
 
-/* Body of the stream kernels: one tile x up to `width` tokens, in order of memory. The two nibbles of a line go to sums
- * of their own: two short chains of dot steps instead of a long one. The next tile is fetched meanwhile, in bursts of
- * 4 KB that run over codes and scales alike: the scales of a tile are needed long before a sequential read would come
- * to them.
- *     bits     4 or 8        chain    products of a run add up in 16 bits */
-SKL__BODY_256 void skl__stream_256(const skl__x86_job *job, size_t tile, size_t token, size_t tokens, const int bits,
-                                   const int width, const int vectors, skl__dot_256 *dot, const int chain)
+/* First phase: integer sums of units.        isums  [units][width][tiles][2] */
+SKL__BODY_256 void skl__stream_sums_256(__m256i *isums, const skl__x86_stream *s, size_t column, size_t units, const int bits,
+                                        const int width, const int tiles, skl__dot_256 *dot, const int chain)
 {
-    const skl__matrix *w = job->w;
-    const skl__acts *acts = job->x;
-    const skl__tile parts = skl__tile_at(w, tile);
-    const __m256i flip = _mm256_set1_epi8((char)job->flip);
-    float *y = job->y + token * job->y_stride + tile * 16;
-    const size_t runs = acts->columns / 32, scale_bytes = w->wide ? 4 : 2, units_per_group = w->group / job->unit;
-    const size_t fetch_columns = bits == 4 ? 256 : 256, fetch_bytes = w->stride * fetch_columns / w->columns;
-    const unsigned char *from = parts.codes, *fetch = parts.codes + w->stride, *fetch_end = fetch;
-    const int8_t *x[SKL__BLOCK_TOKENS];
-    const int32_t *sums[SKL__BLOCK_TOKENS];
-    const float *x_scales[SKL__BLOCK_TOKENS];
-    __m256i isum[SKL__BLOCK_TOKENS][2][2], start, total;
-    __m256 acc[SKL__BLOCK_TOKENS][2], scale[2], least[2], x_sum;
-    size_t k = 0, end, group = 0, left = units_per_group;
-    int32_t sum;
+    const size_t unit = s->job->unit, step = bits == 4 ? 32 : 4, line = bits == 4 ? 8 : 16;
+    __m256i isum[2 * SKL__STREAM_CELLS_256];
+    size_t u, k, end;
+    int j, t;
 
-    SKL__EACH_TOKEN(width, const size_t at = token + (t < tokens ? (size_t)t : tokens - 1);
-                    x[t] = acts->codes + at * acts->stride;
-                    sums[t] = acts->sums + at * runs;
-                    x_scales[t] = acts->scales + at * (acts->row ? 1 : runs))
-    SKL__EACH_CELL(width, vectors, acc[t][j] = _mm256_setzero_ps())
-    while (k < w->columns) {
-        SKL__EACH_CELL(width, vectors, isum[t][j][0] = isum[t][j][1] = _mm256_setzero_si256())
-        end = k + job->unit;
-        do {
-            if (k % fetch_columns == 0) {
-                fetch_end += fetch_bytes;
-                for (; fetch < fetch_end; fetch += 64) _mm_prefetch((const char *)fetch, _MM_HINT_T0);
+    for (u = 0, k = column; u < units; u++, isums += 2 * width * tiles) {
+        SKL__UNROLL for (t = 0; t < width; t++) {
+            const __m256i start = _mm256_set1_epi32(-s->job->offset * skl__unit_sum(s->x[t], s->sums[t], k, unit));
+            SKL__UNROLL for (j = 0; j < 2 * tiles; j++) isum[t * 2 * tiles + j] = start;
+        }
+        for (end = k + unit; k < end; k += step) {
+            SKL__UNROLL for (j = 0; j < tiles; j++) skl__stream_fetch(s->tile[j].codes + k * line, step * line);
+            if (bits == 4) skl__stream_run_256(isum, s, k, width, tiles, dot, chain);
+            else skl__stream_quad_256(isum, s, k, width, tiles, dot);
+        }
+        SKL__UNROLL for (j = 0; j < 2 * width * tiles; j++) isums[j] = isum[j];
+    }
+}
+
+/* Second phase: the sums meet their scales. The flags are those of the matrix and the activations.        acc  [width][tiles][2] */
+SKL__BODY_256 void skl__stream_scales_256(__m256 *acc, const __m256i *isum, const skl__x86_stream *s, size_t column, size_t units,
+                                          const int width, const int tiles, const int wide, const int minimum, const int row)
+{
+    const size_t unit = s->job->unit, units_per_group = s->job->w->group / unit, half = wide ? 32 : 16;
+    size_t u, k, at = column / s->job->w->group * 2 * half, left = units_per_group - column % s->job->w->group / unit;
+    int j, t;
+
+    for (u = 0, k = column; u < units; u++, k += unit, isum += 2 * width * tiles) {
+        SKL__UNROLL for (j = 0; j < 2 * tiles; j++) {
+            const unsigned char *from = s->tile[j / 2].scales + at + (size_t)(j % 2) * half;
+            const __m256 scale = skl__load_scales_256(from, wide);
+            if (j % 2 == 0) skl__stream_fetch(from, 64);
+            SKL__UNROLL for (t = 0; t < width; t++) {
+                const int cell = t * 2 * tiles + j;
+                const float *x_scale = s->x_scales[t] + (row ? 0 : k / 32);
+                acc[cell] = skl__scale_add_256(acc[cell], scale, x_scale, skl__to_float_256(isum[cell]), row);
+                if (minimum) {
+                    const __m256 least = skl__load_scales_256(s->tile[j / 2].minima + at + (size_t)(j % 2) * half, wide);
+                    const __m256 sum = _mm256_set1_ps((float)skl__unit_sum(s->x[t], s->sums[t], k, unit));
+                    acc[cell] = skl__scale_add_256(acc[cell], least, x_scale, sum, row);
+                }
             }
-            if (bits == 4) skl__stream_run_256(isum, from, x, k, width, vectors, dot, chain);
-            else skl__stream_pair_256(isum, from, x, k, flip, width, vectors, dot);
-            from += bits == 4 ? 256 : 128;
-            k += bits == 4 ? 32 : 8;
-        } while (k < end);
-        SKL__EACH_VECTOR(vectors, const size_t at = (group + 8 * j) * scale_bytes;
-                         scale[j] = skl__load_scales_256(parts.scales + at, w->wide);
-                         least[j] = w->minimum ? skl__load_scales_256(parts.minima + at, w->wide) : _mm256_setzero_ps())
-        SKL__EACH_TOKEN(width, const float *x_scale = x_scales[t] + (acts->row ? 0 : (k - 1) / 32);
-                        sum = skl__unit_sum(x[t], sums[t], k - job->unit, job->unit);
-                        start = _mm256_set1_epi32(-job->offset * sum);
-                        x_sum = _mm256_set1_ps((float)sum);
-                        SKL__EACH_VECTOR(vectors,
-            total = _mm256_add_epi32(_mm256_add_epi32(isum[t][j][0], isum[t][j][1]), start);
-            acc[t][j] = skl__scale_add_256(acc[t][j], scale[j], x_scale, skl__to_float_256(total), acts->row);
-            if (w->minimum) acc[t][j] = skl__scale_add_256(acc[t][j], least[j], x_scale, x_sum, acts->row)))
+        }
         if (--left == 0) {
             left = units_per_group;
-            group += 16;
+            at += 2 * half;
         }
     }
-    if (acts->row) {
-        SKL__EACH_CELL(width, vectors, acc[t][j] = _mm256_mul_ps(acc[t][j], _mm256_set1_ps(x_scales[t][0])))
-    }
-    SKL__EACH_CELL(width, vectors, if (t < tokens)
-                   skl__store_rows_256(y + t * job->y_stride, w->rows - tile * 16, 8 * j, acc[t][j]))
 }
 
-SKL__BODY_256 void skl__stream_each_256(const skl__x86_job *job, size_t tile, size_t token, size_t tokens,
-                                        const int bits, skl__dot_256 *dot, const int chain)
+/* Body of the stream kernels: up to `tiles` tiles x up to `width` tokens.        bits  4 or 8    chain  products of a run add
+ * up in 16 bits */
+SKL__BODY_256 void skl__stream_256(const skl__x86_stream *s, const int bits, const int width, const int tiles, skl__dot_256 *dot,
+                                   const int chain)
 {
-    if (tokens == 1) skl__stream_256(job, tile, token, tokens, bits, 1, 2, dot, chain);
-    else if (tokens == 2) skl__stream_256(job, tile, token, tokens, bits, 2, 2, dot, chain);
-    else skl__stream_256(job, tile, token, tokens, bits, 4, 2, dot, chain);
+    const skl__x86_job *job = s->job;
+    const skl__matrix *w = job->w;
+    const size_t units_all = w->columns / job->unit, units_most = (size_t)(SKL__STREAM_SUMS / (width * tiles));
+    __m256i isum[2 * SKL__STREAM_SUMS];
+    __m256 acc[2 * SKL__STREAM_CELLS_256];
+    size_t first, units;
+    int j, t;
+
+    SKL__UNROLL for (j = 0; j < 2 * width * tiles; j++) acc[j] = _mm256_setzero_ps();
+    for (first = 0; first < units_all; first += units) {
+        units = units_all - first < units_most ? units_all - first : units_most;
+        skl__stream_sums_256(isum, s, first * job->unit, units, bits, width, tiles, dot, chain);
+        if (!w->wide && !w->minimum && !job->x->row) {
+            skl__stream_scales_256(acc, isum, s, first * job->unit, units, width, tiles, 0, 0, 0);
+        } else {
+            skl__stream_scales_256(acc, isum, s, first * job->unit, units, width, tiles, w->wide, w->minimum, job->x->row);
+        }
+    }
+    SKL__UNROLL for (t = 0; t < width; t++) {
+        SKL__UNROLL for (j = 0; j < 2 * tiles; j++) {
+            __m256 y = acc[t * 2 * tiles + j];
+            if (job->x->row) y = _mm256_mul_ps(y, _mm256_set1_ps(s->x_scales[t][0]));
+            if ((size_t)t < s->tokens) skl__store_rows_256(s->y[j / 2] + (size_t)t * job->y_stride, s->rows[j / 2], 8 * (size_t)(j % 2), y);
+        }
+    }
+}
+
+SKL__BODY_256 void skl__stream_each_256(const skl__x86_stream *s, const int bits, skl__dot_256 *dot, const int chain)
+{
+    if (s->tokens == 1) skl__stream_256(s, bits, 1, 4, dot, chain);
+    else if (s->tokens == 2) skl__stream_256(s, bits, 2, 2, dot, chain);
+    else skl__stream_256(s, bits, 4, 1, dot, chain);
 }
 
 static SKL__TARGET(SKL__AVX2) void skl__block_q4_a8_avx2(const skl__x86_block *b)
@@ -3459,10 +3554,9 @@ static SKL__TARGET(SKL__AVX2) void skl__block_q4_a8_avx2(const skl__x86_block *b
     skl__block_each_256(b, 4, 2, skl__dot_sign_256, 8);
 }
 
-static SKL__TARGET(SKL__AVX2) void skl__stream_q4_a8_avx2(const skl__x86_job *job, size_t tile, size_t token,
-                                                          size_t tokens)
+static SKL__TARGET(SKL__AVX2) void skl__stream_q4_a8_avx2(const skl__x86_stream *s)
 {
-    skl__stream_each_256(job, tile, token, tokens, 4, skl__dot_sign_256, 1);
+    skl__stream_each_256(s, 4, skl__dot_sign_256, 1);
 }
 
 static SKL__TARGET(SKL__AVX2) void skl__block_q4_a4_avx2(const skl__x86_block *b)
@@ -3475,31 +3569,33 @@ static SKL__TARGET(SKL__AVX2) void skl__block_q8_a8_avx2(const skl__x86_block *b
     skl__block_each_256(b, 4, 2, skl__dot_sign_256, 0);
 }
 
-static SKL__TARGET(SKL__AVX2) void skl__stream_q8_a8_avx2(const skl__x86_job *job, size_t tile, size_t token,
-                                                          size_t tokens)
+static SKL__TARGET(SKL__AVX2) void skl__stream_q8_a8_avx2(const skl__x86_stream *s)
 {
-    skl__stream_each_256(job, tile, token, tokens, 8, skl__dot_sign_256, 0);
+    skl__stream_each_256(s, 8, skl__dot_sign_256, 0);
 }
 
 static void skl__matmul_q4_a8_avx2(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
                                    const skl__acts *x, size_t tokens)
 {
     const skl__x86_job job = skl__x86_begin(y, y_stride, w, x, 0);
-    skl__matmul_x86(&job, tile_begin, tile_end, tokens, 1, 4, skl__block_q4_a8_avx2, skl__stream_q4_a8_avx2);
+    skl__matmul_x86(&job, tile_begin, tile_end, tokens, 1, 4, skl__block_q4_a8_avx2, SKL__STREAM_CELLS_256,
+                    skl__stream_q4_a8_avx2);
 }
 
 static void skl__matmul_q4_a4_avx2(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
                                    const skl__acts *x, size_t tokens)
 {
     const skl__x86_job job = skl__x86_begin(y, y_stride, w, x, 0);
-    skl__matmul_x86(&job, tile_begin, tile_end, tokens, 1, 4, skl__block_q4_a4_avx2, skl__stream_q4_a8_avx2);
+    skl__matmul_x86(&job, tile_begin, tile_end, tokens, 1, 4, skl__block_q4_a4_avx2, SKL__STREAM_CELLS_256,
+                    skl__stream_q4_a8_avx2);
 }
 
 static void skl__matmul_q8_a8_avx2(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
                                    const skl__acts *x, size_t tokens)
 {
     const skl__x86_job job = skl__x86_begin(y, y_stride, w, x, 0);
-    skl__matmul_x86(&job, tile_begin, tile_end, tokens, 1, 4, skl__block_q8_a8_avx2, skl__stream_q8_a8_avx2);
+    skl__matmul_x86(&job, tile_begin, tile_end, tokens, 1, 4, skl__block_q8_a8_avx2, SKL__STREAM_CELLS_256,
+                    skl__stream_q8_a8_avx2);
 }
 
 #if SKL__HAS_AVXVNNI
@@ -3508,18 +3604,18 @@ static SKL__TARGET(SKL__AVXVNNI) void skl__block_avxvnni(const skl__x86_block *b
     skl__block_each_256(b, 6, 2, skl__dot_vnni_256, 0);
 }
 
-static SKL__TARGET(SKL__AVXVNNI) void skl__stream_avxvnni(const skl__x86_job *job, size_t tile, size_t token,
-                                                          size_t tokens)
+static SKL__TARGET(SKL__AVXVNNI) void skl__stream_avxvnni(const skl__x86_stream *s)
 {
-    if (job->w->storage == SKL__TILES_4) skl__stream_each_256(job, tile, token, tokens, 4, skl__dot_vnni_256, 0);
-    else skl__stream_each_256(job, tile, token, tokens, 8, skl__dot_vnni_256, 0);
+    if (s->job->w->storage == SKL__TILES_4) skl__stream_each_256(s, 4, skl__dot_vnni_256, 0);
+    else skl__stream_each_256(s, 8, skl__dot_vnni_256, 0);
 }
 
 static void skl__matmul_avxvnni(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
                                 const skl__acts *x, size_t tokens)
 {
     const skl__x86_job job = skl__x86_begin(y, y_stride, w, x, 128);
-    skl__matmul_x86(&job, tile_begin, tile_end, tokens, 1, 6, skl__block_avxvnni, skl__stream_avxvnni);
+    skl__matmul_x86(&job, tile_begin, tile_end, tokens, 1, 6, skl__block_avxvnni, SKL__STREAM_CELLS_256,
+                    skl__stream_avxvnni);
 }
 
 #endif
@@ -3536,7 +3632,9 @@ SKL__BODY_512 __m512i skl__dot_sign_512(__m512i sum, __m512i w, __m512i x)
     const __m512i ones = _mm512_set1_epi16(1);
     const __m512i signed_x = _mm512_mask_sub_epi8(x, _mm512_movepi8_mask(w), _mm512_setzero_si512(), x);
     const __m512i pair = _mm512_maddubs_epi16(_mm512_abs_epi8(w), signed_x);
-    return _mm512_add_epi32(sum, _mm512_madd_epi16(pair, ones));
+    sum = _mm512_add_epi32(sum, _mm512_madd_epi16(pair, ones));
+    SKL__IN_ORDER(sum);
+    return sum;
 }
 
 SKL__BODY_512 __m512i skl__load_line_512(const unsigned char *codes)
@@ -3559,7 +3657,9 @@ SKL__BODY_512 __m512i skl__broadcast_512(const int8_t *x)
 /* Products of a quad, added in pairs to sums of 16 bits; and such sums, added in pairs to sums of 32 bits. */
 SKL__BODY_512 __m512i skl__pairs_512(__m512i pair, __m512i w, __m512i x)
 {
-    return _mm512_add_epi16(pair, _mm512_maddubs_epi16(w, x));
+    pair = _mm512_add_epi16(pair, _mm512_maddubs_epi16(w, x));
+    SKL__IN_ORDER(pair);
+    return pair;
 }
 
 SKL__BODY_512 __m512i skl__widen_512(__m512i sum, __m512i pair)
@@ -3693,116 +3793,153 @@ SKL__BODY_512 void skl__block_each_512(const skl__x86_block *b, const int width,
     else skl__block_512(b, width, vectors, 0, dot, chain);
 }
 
-/* A run of 32 columns of 4-bit codes, from memory to isum:  from  [4 lines][64]    isum  [width][vectors][2] */
-SKL__BODY_512 void skl__stream_run_512(__m512i (*isum)[2][2], const unsigned char *from, const int8_t *const *x,
-                                       size_t k, const int width, const int vectors, skl__dot_512 *dot, const int chain)
+/* A run of 32 columns of 4-bit codes of a stream: adds to the sums of its low and its high nibbles. By dot steps, high nibbles
+ * stay where they are, and their sums are 16 times too large.        low, high  [width][tiles] */
+SKL__BODY_512 void skl__stream_run_512(__m512i *low, __m512i *high, const skl__x86_stream *s, size_t k, const int width,
+                                       const int tiles, skl__dot_512 *dot, const int chain)
 {
-    const __m512i mask = _mm512_set1_epi8(15);
-    __m512i pair[SKL__BLOCK_TOKENS][2], low[2], high[2];
-    int c;
+    const __m512i mask = _mm512_set1_epi8(15), high_mask = _mm512_set1_epi8((char)0xf0);
+    __m512i pair[SKL__STREAM_CELLS_512], x_low[SKL__STREAM_TOKENS], x_high[SKL__STREAM_TOKENS];
+    size_t c;
+    int j, t;
 
-    SKL__EACH_CELL(width, vectors, pair[t][j] = _mm512_setzero_si512())
-    SKL__UNROLL_4
-    for (c = 0; c < 4; c++, from += 64, k += 4) {
-        SKL__EACH_VECTOR(vectors, low[j] = skl__load_line_512(from + j * 64);
-                         high[j] = _mm512_and_si512(_mm512_srli_epi16(low[j], 4), mask);
-                         low[j] = _mm512_and_si512(low[j], mask))
-        if (chain) {
-            SKL__EACH_CELL(width, vectors,
-                           pair[t][j] = skl__pairs_512(pair[t][j], low[j], skl__broadcast_512(x[t] + k));
-                           pair[t][j] = skl__pairs_512(pair[t][j], high[j], skl__broadcast_512(x[t] + k + 16)))
-        } else {
-            SKL__EACH_CELL(width, vectors,
-                           isum[t][j][0] = dot(isum[t][j][0], low[j], skl__broadcast_512(x[t] + k));
-                           isum[t][j][1] = dot(isum[t][j][1], high[j], skl__broadcast_512(x[t] + k + 16)))
+    if (chain) SKL__UNROLL for (j = 0; j < width * tiles; j++) pair[j] = _mm512_setzero_si512();
+    SKL__UNROLL for (c = 0; c < 4; c++) {
+        SKL__UNROLL for (t = 0; t < width; t++) {
+            x_low[t] = skl__broadcast_512(s->x[t] + k + 4 * c);
+            x_high[t] = skl__broadcast_512(s->x[t] + k + 4 * c + 16);
+        }
+        SKL__UNROLL for (j = 0; j < tiles; j++) {
+            const __m512i line = skl__load_line_512(s->tile[j].codes + k * 8 + 64 * c), nibble = _mm512_and_si512(line, mask);
+            const __m512i top = chain ? _mm512_and_si512(_mm512_srli_epi16(line, 4), mask) : _mm512_and_si512(line, high_mask);
+            SKL__UNROLL for (t = 0; t < width; t++) {
+                const int cell = t * tiles + j;
+                if (chain) pair[cell] = skl__pairs_512(skl__pairs_512(pair[cell], nibble, x_low[t]), top, x_high[t]);
+                else {
+                    low[cell] = dot(low[cell], nibble, x_low[t]);
+                    high[cell] = dot(high[cell], top, x_high[t]);
+                }
+            }
         }
     }
-    if (chain) { SKL__EACH_CELL(width, vectors, isum[t][j][0] = skl__widen_512(isum[t][j][0], pair[t][j])) }
+    if (chain) SKL__UNROLL for (j = 0; j < width * tiles; j++) low[j] = skl__widen_512(low[j], pair[j]);
 }
 
-/* 8 columns of 8-bit codes:  from  [2 lines][64] */
-SKL__BODY_512 void skl__stream_pair_512(__m512i (*isum)[2][2], const unsigned char *from, const int8_t *const *x,
-                                        size_t k, __m512i flip, const int width, const int vectors, skl__dot_512 *dot)
+/* 8 columns of 8-bit codes, the first four to `low`. */
+SKL__BODY_512 void skl__stream_pair_512(__m512i *low, __m512i *high, const skl__x86_stream *s, size_t k, const int width,
+                                        const int tiles, skl__dot_512 *dot)
 {
-    __m512i line[2][2];
+    const __m512i flip = _mm512_set1_epi8((char)s->job->flip);
+    int j, t;
 
-    SKL__EACH_VECTOR(vectors, line[j][0] = _mm512_xor_si512(skl__load_line_512(from + j * 64), flip);
-                     line[j][1] = _mm512_xor_si512(skl__load_line_512(from + 64 + j * 64), flip))
-    SKL__EACH_CELL(width, vectors, isum[t][j][0] = dot(isum[t][j][0], line[j][0], skl__broadcast_512(x[t] + k));
-                   isum[t][j][1] = dot(isum[t][j][1], line[j][1], skl__broadcast_512(x[t] + k + 4)))
+    SKL__UNROLL for (j = 0; j < tiles; j++) {
+        const unsigned char *from = s->tile[j].codes + k * 16;
+        const __m512i first = _mm512_xor_si512(skl__load_line_512(from), flip);
+        const __m512i second = _mm512_xor_si512(skl__load_line_512(from + 64), flip);
+        SKL__UNROLL for (t = 0; t < width; t++) {
+            const int cell = t * tiles + j;
+            low[cell] = dot(low[cell], first, skl__broadcast_512(s->x[t] + k));
+            high[cell] = dot(high[cell], second, skl__broadcast_512(s->x[t] + k + 4));
+        }
+    }
 }
 
-/* Body of the stream kernels: one tile x up to `width` tokens, in order of memory. The two nibbles of a line go to sums
- * of their own: two short chains of dot steps instead of a long one. The next tile is fetched meanwhile, in bursts of
- * 4 KB that run over codes and scales alike: the scales of a tile are needed long before a sequential read would come
- * to them.
- *     bits     4 or 8        chain    products of a run add up in 16 bits */
-SKL__BODY_512 void skl__stream_512(const skl__x86_job *job, size_t tile, size_t token, size_t tokens, const int bits,
-                                   const int width, const int vectors, skl__dot_512 *dot, const int chain)
+/* First phase: integer sums of units.        isum  [units][width][tiles] */
+SKL__BODY_512 void skl__stream_sums_512(__m512i *isum, const skl__x86_stream *s, size_t column, size_t units, const int bits,
+                                        const int width, const int tiles, skl__dot_512 *dot, const int chain)
 {
-    const skl__matrix *w = job->w;
-    const skl__acts *acts = job->x;
-    const skl__tile parts = skl__tile_at(w, tile);
-    const __m512i flip = _mm512_set1_epi8((char)job->flip);
-    float *y = job->y + token * job->y_stride + tile * 16;
-    const size_t runs = acts->columns / 32, scale_bytes = w->wide ? 4 : 2, units_per_group = w->group / job->unit;
-    const size_t fetch_columns = bits == 4 ? 512 : 256, fetch_bytes = w->stride * fetch_columns / w->columns;
-    const unsigned char *from = parts.codes, *fetch = parts.codes + w->stride, *fetch_end = fetch;
-    const int8_t *x[SKL__BLOCK_TOKENS];
-    const int32_t *sums[SKL__BLOCK_TOKENS];
-    const float *x_scales[SKL__BLOCK_TOKENS];
-    __m512i isum[SKL__BLOCK_TOKENS][2][2], start, total;
-    __m512 acc[SKL__BLOCK_TOKENS][2], scale[2], least[2], x_sum;
-    size_t k = 0, end, group = 0, left = units_per_group;
-    int32_t sum;
+    const size_t unit = s->job->unit, step = bits == 4 ? 32 : 8, line = bits == 4 ? 8 : 16;
+    __m512i low[SKL__STREAM_CELLS_512], high[SKL__STREAM_CELLS_512];
+    size_t u, k, end;
+    int j, t;
 
-    SKL__EACH_TOKEN(width, const size_t at = token + (t < tokens ? (size_t)t : tokens - 1);
-                    x[t] = acts->codes + at * acts->stride;
-                    sums[t] = acts->sums + at * runs;
-                    x_scales[t] = acts->scales + at * (acts->row ? 1 : runs))
-    SKL__EACH_CELL(width, vectors, acc[t][j] = _mm512_setzero_ps())
-    while (k < w->columns) {
-        SKL__EACH_CELL(width, vectors, isum[t][j][0] = isum[t][j][1] = _mm512_setzero_si512())
-        end = k + job->unit;
-        do {
-            if (k % fetch_columns == 0) {
-                fetch_end += fetch_bytes;
-                for (; fetch < fetch_end; fetch += 64) _mm_prefetch((const char *)fetch, _MM_HINT_T0);
+    for (u = 0, k = column; u < units; u++, isum += width * tiles) {
+        SKL__UNROLL for (t = 0; t < width; t++) {
+            const __m512i start = _mm512_set1_epi32(-s->job->offset * skl__unit_sum(s->x[t], s->sums[t], k, unit));
+            SKL__UNROLL for (j = 0; j < tiles; j++) {
+                low[t * tiles + j] = start;
+                high[t * tiles + j] = _mm512_setzero_si512();
             }
-            if (bits == 4) skl__stream_run_512(isum, from, x, k, width, vectors, dot, chain);
-            else skl__stream_pair_512(isum, from, x, k, flip, width, vectors, dot);
-            from += bits == 4 ? 256 : 128;
-            k += bits == 4 ? 32 : 8;
-        } while (k < end);
-        SKL__EACH_VECTOR(vectors, const size_t at = (group + 16 * j) * scale_bytes;
-                         scale[j] = skl__load_scales_512(parts.scales + at, w->wide);
-                         least[j] = w->minimum ? skl__load_scales_512(parts.minima + at, w->wide) : _mm512_setzero_ps())
-        SKL__EACH_TOKEN(width, const float *x_scale = x_scales[t] + (acts->row ? 0 : (k - 1) / 32);
-                        sum = skl__unit_sum(x[t], sums[t], k - job->unit, job->unit);
-                        start = _mm512_set1_epi32(-job->offset * sum);
-                        x_sum = _mm512_set1_ps((float)sum);
-                        SKL__EACH_VECTOR(vectors,
-            total = _mm512_add_epi32(_mm512_add_epi32(isum[t][j][0], isum[t][j][1]), start);
-            acc[t][j] = skl__scale_add_512(acc[t][j], scale[j], x_scale, skl__to_float_512(total), acts->row);
-            if (w->minimum) acc[t][j] = skl__scale_add_512(acc[t][j], least[j], x_scale, x_sum, acts->row)))
+        }
+        for (end = k + unit; k < end; k += step) {
+            SKL__UNROLL for (j = 0; j < tiles; j++) skl__stream_fetch(s->tile[j].codes + k * line, step * line);
+            if (bits == 4) skl__stream_run_512(low, high, s, k, width, tiles, dot, chain);
+            else skl__stream_pair_512(low, high, s, k, width, tiles, dot);
+        }
+        SKL__UNROLL for (j = 0; j < width * tiles; j++) {
+            if (bits == 4) high[j] = _mm512_srai_epi32(high[j], 4);
+            isum[j] = _mm512_add_epi32(low[j], high[j]);
+        }
+    }
+}
+
+/* Second phase: the sums meet their scales. The flags are those of the matrix and the activations.        acc  [width][tiles] */
+SKL__BODY_512 void skl__stream_scales_512(__m512 *acc, const __m512i *isum, const skl__x86_stream *s, size_t column, size_t units,
+                                          const int width, const int tiles, const int wide, const int minimum, const int row)
+{
+    const size_t unit = s->job->unit, units_per_group = s->job->w->group / unit, line = wide ? 64 : 32;
+    size_t u, k, at = column / s->job->w->group * line, left = units_per_group - column % s->job->w->group / unit;
+    int j, t;
+
+    for (u = 0, k = column; u < units; u++, k += unit, isum += width * tiles) {
+        SKL__UNROLL for (j = 0; j < tiles; j++) {
+            const __m512 scale = skl__load_scales_512(s->tile[j].scales + at, wide);
+            skl__stream_fetch(s->tile[j].scales + at, 64);
+            SKL__UNROLL for (t = 0; t < width; t++) {
+                const int cell = t * tiles + j;
+                const float *x_scale = s->x_scales[t] + (row ? 0 : k / 32);
+                acc[cell] = skl__scale_add_512(acc[cell], scale, x_scale, skl__to_float_512(isum[cell]), row);
+                if (minimum) {
+                    const __m512 least = skl__load_scales_512(s->tile[j].minima + at, wide);
+                    const __m512 sum = _mm512_set1_ps((float)skl__unit_sum(s->x[t], s->sums[t], k, unit));
+                    acc[cell] = skl__scale_add_512(acc[cell], least, x_scale, sum, row);
+                }
+            }
+        }
         if (--left == 0) {
             left = units_per_group;
-            group += 16;
+            at += line;
         }
     }
-    if (acts->row) {
-        SKL__EACH_CELL(width, vectors, acc[t][j] = _mm512_mul_ps(acc[t][j], _mm512_set1_ps(x_scales[t][0])))
-    }
-    SKL__EACH_CELL(width, vectors, if (t < tokens)
-                   skl__store_rows_512(y + t * job->y_stride, w->rows - tile * 16, 16 * j, acc[t][j]))
 }
 
-SKL__BODY_512 void skl__stream_each_512(const skl__x86_job *job, size_t tile, size_t token, size_t tokens,
-                                        const int bits, skl__dot_512 *dot, const int chain)
+/* Body of the stream kernels: up to `tiles` tiles x up to `width` tokens.        bits  4 or 8    chain  products of a run add
+ * up in 16 bits */
+SKL__BODY_512 void skl__stream_512(const skl__x86_stream *s, const int bits, const int width, const int tiles, skl__dot_512 *dot,
+                                   const int chain)
 {
-    if (tokens == 1) skl__stream_512(job, tile, token, tokens, bits, 1, 1, dot, chain);
-    else if (tokens == 2) skl__stream_512(job, tile, token, tokens, bits, 2, 1, dot, chain);
-    else skl__stream_512(job, tile, token, tokens, bits, 4, 1, dot, chain);
+    const skl__x86_job *job = s->job;
+    const skl__matrix *w = job->w;
+    const size_t units_all = w->columns / job->unit, units_most = (size_t)(SKL__STREAM_SUMS / (width * tiles));
+    __m512i isum[SKL__STREAM_SUMS];
+    __m512 acc[SKL__STREAM_CELLS_512];
+    size_t first, units;
+    int j, t;
+
+    SKL__UNROLL for (j = 0; j < width * tiles; j++) acc[j] = _mm512_setzero_ps();
+    for (first = 0; first < units_all; first += units) {
+        units = units_all - first < units_most ? units_all - first : units_most;
+        skl__stream_sums_512(isum, s, first * job->unit, units, bits, width, tiles, dot, chain);
+        if (!w->wide && !w->minimum && !job->x->row) {
+            skl__stream_scales_512(acc, isum, s, first * job->unit, units, width, tiles, 0, 0, 0);
+        } else {
+            skl__stream_scales_512(acc, isum, s, first * job->unit, units, width, tiles, w->wide, w->minimum, job->x->row);
+        }
+    }
+    SKL__UNROLL for (t = 0; t < width; t++) {
+        SKL__UNROLL for (j = 0; j < tiles; j++) {
+            __m512 y = acc[t * tiles + j];
+            if (job->x->row) y = _mm512_mul_ps(y, _mm512_set1_ps(s->x_scales[t][0]));
+            if ((size_t)t < s->tokens) skl__store_rows_512(s->y[j] + (size_t)t * job->y_stride, s->rows[j], 0, y);
+        }
+    }
+}
+
+SKL__BODY_512 void skl__stream_each_512(const skl__x86_stream *s, const int bits, skl__dot_512 *dot, const int chain)
+{
+    if (s->tokens == 1) skl__stream_512(s, bits, 1, 4, dot, chain);
+    else if (s->tokens == 2) skl__stream_512(s, bits, 2, 4, dot, chain);
+    else skl__stream_512(s, bits, 4, 2, dot, chain);
 }
 
 static SKL__TARGET(SKL__AVX512) void skl__block_q4_a8_avx512(const skl__x86_block *b)
@@ -3811,10 +3948,9 @@ static SKL__TARGET(SKL__AVX512) void skl__block_q4_a8_avx512(const skl__x86_bloc
     else skl__block_each_512(b, 4, 1, skl__dot_sign_512, 8);
 }
 
-static SKL__TARGET(SKL__AVX512) void skl__stream_q4_a8_avx512(const skl__x86_job *job, size_t tile, size_t token,
-                                                              size_t tokens)
+static SKL__TARGET(SKL__AVX512) void skl__stream_q4_a8_avx512(const skl__x86_stream *s)
 {
-    skl__stream_each_512(job, tile, token, tokens, 4, skl__dot_sign_512, 1);
+    skl__stream_each_512(s, 4, skl__dot_sign_512, 1);
 }
 
 static SKL__TARGET(SKL__AVX512) void skl__block_q4_a4_avx512(const skl__x86_block *b)
@@ -3829,31 +3965,33 @@ static SKL__TARGET(SKL__AVX512) void skl__block_q8_a8_avx512(const skl__x86_bloc
     else skl__block_each_512(b, 4, 1, skl__dot_sign_512, 0);
 }
 
-static SKL__TARGET(SKL__AVX512) void skl__stream_q8_a8_avx512(const skl__x86_job *job, size_t tile, size_t token,
-                                                              size_t tokens)
+static SKL__TARGET(SKL__AVX512) void skl__stream_q8_a8_avx512(const skl__x86_stream *s)
 {
-    skl__stream_each_512(job, tile, token, tokens, 8, skl__dot_sign_512, 0);
+    skl__stream_each_512(s, 8, skl__dot_sign_512, 0);
 }
 
 static void skl__matmul_q4_a8_avx512(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin,
                                      size_t tile_end, const skl__acts *x, size_t tokens)
 {
     const skl__x86_job job = skl__x86_begin(y, y_stride, w, x, 0);
-    skl__matmul_x86(&job, tile_begin, tile_end, tokens, 2, 4, skl__block_q4_a8_avx512, skl__stream_q4_a8_avx512);
+    skl__matmul_x86(&job, tile_begin, tile_end, tokens, 2, 4, skl__block_q4_a8_avx512, SKL__STREAM_CELLS_512,
+                    skl__stream_q4_a8_avx512);
 }
 
 static void skl__matmul_q4_a4_avx512(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin,
                                      size_t tile_end, const skl__acts *x, size_t tokens)
 {
     const skl__x86_job job = skl__x86_begin(y, y_stride, w, x, 0);
-    skl__matmul_x86(&job, tile_begin, tile_end, tokens, 2, 4, skl__block_q4_a4_avx512, skl__stream_q4_a8_avx512);
+    skl__matmul_x86(&job, tile_begin, tile_end, tokens, 2, 4, skl__block_q4_a4_avx512, SKL__STREAM_CELLS_512,
+                    skl__stream_q4_a8_avx512);
 }
 
 static void skl__matmul_q8_a8_avx512(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin,
                                      size_t tile_end, const skl__acts *x, size_t tokens)
 {
     const skl__x86_job job = skl__x86_begin(y, y_stride, w, x, 0);
-    skl__matmul_x86(&job, tile_begin, tile_end, tokens, 2, 4, skl__block_q8_a8_avx512, skl__stream_q8_a8_avx512);
+    skl__matmul_x86(&job, tile_begin, tile_end, tokens, 2, 4, skl__block_q8_a8_avx512, SKL__STREAM_CELLS_512,
+                    skl__stream_q8_a8_avx512);
 }
 
 static SKL__TARGET(SKL__AVX512VNNI) void skl__block_avx512vnni(const skl__x86_block *b)
@@ -3862,81 +4000,18 @@ static SKL__TARGET(SKL__AVX512VNNI) void skl__block_avx512vnni(const skl__x86_bl
     else skl__block_each_512(b, 6, 1, skl__dot_vnni_512, 0);
 }
 
-#define SKL__FAR_TILES 4     /* tiles that are read at once */
-#define SKL__FAR_UNITS 256   /* units whose integer sums wait in L1: up to 8192 columns */
-#define SKL__FAR_AHEAD 2048  /* bytes */
-
-/* One token, the common format: 4 bits, no minimum, f16 scales, groups of 32 on both sides. Four tiles, `far` apart, share the
- * activations and keep four streams of memory busy. All codes of the tiles come first, then all scales: alternating between
- * the two would break the sequential reads. High nibbles stay where they are: their sums are 16 times too large. */
-static SKL__TARGET(SKL__AVX512VNNI) void skl__stream_far_avx512vnni(const skl__x86_job *job, size_t tile, size_t far)
+static SKL__TARGET(SKL__AVX512VNNI) void skl__stream_avx512vnni(const skl__x86_stream *s)
 {
-    const skl__matrix *w = job->w;
-    const size_t units = w->columns / 32, step = far * w->stride;
-    const unsigned char *from = w->data + tile * w->stride;
-    const int8_t *x = job->x->codes;
-    const __m512i low_half = _mm512_set1_epi8(15), high_half = _mm512_set1_epi8((char)0xf0);
-    __m512i isum[SKL__FAR_UNITS][SKL__FAR_TILES], low[SKL__FAR_TILES], high[SKL__FAR_TILES];
-    __m512 acc[SKL__FAR_TILES];
-    size_t u, j, c;
-
-    for (u = 0; u < units; u++, from += 256) {
-        const __m512i start = _mm512_set1_epi32(-8 * job->x->sums[u]);
-        SKL__UNROLL for (j = 0; j < SKL__FAR_TILES; j++) {
-            low[j] = start;
-            high[j] = _mm512_setzero_si512();
-            for (c = 0; c < 256; c += 64) _mm_prefetch((const char *)from + j * step + SKL__FAR_AHEAD + c, _MM_HINT_T0);
-        }
-        SKL__UNROLL for (c = 0; c < 4; c++, x += 4) {
-            const __m512i x_low = skl__broadcast_512(x), x_high = skl__broadcast_512(x + 16);
-            SKL__UNROLL for (j = 0; j < SKL__FAR_TILES; j++) {
-                const __m512i line = skl__load_line_512(from + j * step + 64 * c);
-                low[j] = _mm512_dpbusd_epi32(low[j], _mm512_and_si512(line, low_half), x_low);
-                high[j] = _mm512_dpbusd_epi32(high[j], _mm512_and_si512(line, high_half), x_high);
-            }
-        }
-        x += 16;
-        SKL__UNROLL for (j = 0; j < SKL__FAR_TILES; j++) isum[u][j] = _mm512_add_epi32(low[j], _mm512_srai_epi32(high[j], 4));
-    }
-    SKL__UNROLL for (j = 0; j < SKL__FAR_TILES; j++) acc[j] = _mm512_setzero_ps();
-    for (u = 0; u < units; u++, from += 32)
-        SKL__UNROLL for (j = 0; j < SKL__FAR_TILES; j++) {
-            _mm_prefetch((const char *)from + j * step + SKL__FAR_AHEAD, _MM_HINT_T0);
-            acc[j] = skl__scale_add_512(acc[j], skl__load_scales_512(from + j * step, 0), job->x->scales + u,
-                                        skl__to_float_512(isum[u][j]), 0);
-        }
-    SKL__UNROLL for (j = 0; j < SKL__FAR_TILES; j++) {
-        const size_t at = (tile + j * far) * 16;
-        skl__store_rows_512(job->y + at, w->rows - at, 0, acc[j]);
-    }
-}
-
-/* Whether that kernel serves a call. */
-SKL__INLINE int skl__stream_far_fits(const skl__x86_job *job, size_t tokens)
-{
-    const skl__matrix *w = job->w;
-
-    return tokens == 1 && w->storage == SKL__TILES_4 && !w->minimum && !w->wide && w->group == 32 && !job->x->row &&
-           w->columns <= 32 * SKL__FAR_UNITS;
-}
-
-static SKL__TARGET(SKL__AVX512VNNI) void skl__stream_avx512vnni(const skl__x86_job *job, size_t tile, size_t token,
-                                                                size_t tokens)
-{
-    if (job->w->storage == SKL__TILES_4) skl__stream_each_512(job, tile, token, tokens, 4, skl__dot_vnni_512, 0);
-    else skl__stream_each_512(job, tile, token, tokens, 8, skl__dot_vnni_512, 0);
+    if (s->job->w->storage == SKL__TILES_4) skl__stream_each_512(s, 4, skl__dot_vnni_512, 0);
+    else skl__stream_each_512(s, 8, skl__dot_vnni_512, 0);
 }
 
 static void skl__matmul_avx512vnni(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
                                    const skl__acts *x, size_t tokens)
 {
     const skl__x86_job job = skl__x86_begin(y, y_stride, w, x, 128);
-    const size_t far = skl__stream_far_fits(&job, tokens) ? (tile_end - tile_begin) / SKL__FAR_TILES : 0;
-    size_t tile;
-
-    for (tile = tile_begin; tile < tile_begin + far; tile++) skl__stream_far_avx512vnni(&job, tile, far);
-    tile_begin += far * SKL__FAR_TILES;
-    skl__matmul_x86(&job, tile_begin, tile_end, tokens, 2, 6, skl__block_avx512vnni, skl__stream_avx512vnni);
+    skl__matmul_x86(&job, tile_begin, tile_end, tokens, 2, 6, skl__block_avx512vnni, SKL__STREAM_CELLS_512,
+                    skl__stream_avx512vnni);
 }
 
 #endif /* SKL__X86_KERNELS */
@@ -8883,13 +8958,14 @@ static void skl__products_task(void *arg, size_t item)
 }
 
 /* Tiles per item: about eight items a thread, so that a slow core can be left behind, but enough of them to be worth a kernel's
- * preparations (many tokens) or to read from several places at once (one token), and no more than takes a moment. */
+ * preparations (many tokens) or to read from several places at once (one token), and no more than takes a moment. A multiple of
+ * the tiles that a kernel takes at once. */
 static size_t skl__tiles_per_item(size_t total, size_t threads, size_t tokens)
 {
     const size_t share = total / (threads * 8), least = tokens > 1 ? 8 : 16, most = 64;
 
     if (threads == 1) return total;
-    return (share < least ? least : share > most ? most : share + 1) / 2 * 2;
+    return (share < least ? least : share > most ? most : share + 3) / 4 * 4;
 }
 
 static void skl__products_run(skl__products *p, const skl__pass *pass, const skl__acts *acts, size_t tokens)
@@ -9961,6 +10037,7 @@ SKL_API skl_status skl_sample(skl_sampler *sampler, const float *logits, const i
 #undef SKL__TILE
 #undef SKL__UNROLL_4
 #undef SKL__HAS_AVXVNNI
+#undef SKL__IN_ORDER
 #undef SKL__AVX2
 #undef SKL__AVXVNNI
 #undef SKL__AVX512
@@ -9974,9 +10051,12 @@ SKL_API skl_status skl_sample(skl_sampler *sampler, const float *logits, const i
 #undef SKL__EACH_TOKEN
 #undef SKL__EACH_VECTOR
 #undef SKL__EACH_CELL
-#undef SKL__FAR_TILES
-#undef SKL__FAR_UNITS
-#undef SKL__FAR_AHEAD
+#undef SKL__STREAM_TILES
+#undef SKL__STREAM_TOKENS
+#undef SKL__STREAM_CELLS_512
+#undef SKL__STREAM_CELLS_256
+#undef SKL__STREAM_SUMS
+#undef SKL__STREAM_AHEAD
 #undef SKL__ARM_HIDES
 #undef SKL__ARM_82
 #undef SKL__HAS_NEON_DOTPROD

@@ -198,7 +198,7 @@ static kernel_case case_make(int decoding)
     c.x.row = !decoding && random_below(2);
     group = decoding ? 32 : groups[random_below(5)];
     if (group == 16 && c.bits == 4) group = 32;
-    columns = 32 * (1 + random_below(random_below(4) == 0 ? 48 : 9));
+    columns = 32 * (1 + random_below(random_below(4) ? 9 : random_below(8) ? 48 : 320));
     if (group > 32) columns = (columns + group - 1) / group * group;
 
     c.w.storage = c.bits == 4 ? SKL__TILES_4 : SKL__TILES_8;
