@@ -544,8 +544,10 @@ SKL_API size_t skl_default_threads(void);
 #endif
 #if defined(__GNUC__)
 #define SKL__NOINLINE __attribute__((noinline))
+#define SKL__FETCH(address) __builtin_prefetch(address) /* any address */
 #else
 #define SKL__NOINLINE
+#define SKL__FETCH(address) ((void)(address))
 #endif
 
 /* --- Arithmetic as written -------------------------------------------------------------------------------------------
@@ -6194,17 +6196,11 @@ SKL__KERNEL void SKL__LANE(skl__mix)(float *y, const float *sources, size_t stri
 
 /* ---- matrices that take float activations */
 
-/* Sixteen columns of one row of a float matrix. */
-SKL__HELPER skl__v SKL__LANE(skl__vload_weights)(const unsigned char *row, size_t k, size_t n, skl__storage storage)
+/* Sixteen weights of a float matrix. */
+SKL__HELPER skl__v SKL__LANE(skl__vload_weights)(const unsigned char *weights, skl__storage storage)
 {
-    const size_t size = storage == SKL__ROWS_F32 ? 4 : 2;
-    unsigned char lanes[64] = {0};
-    const unsigned char *p = row + k * size;
-    if (n - k < 16) {
-        memcpy(lanes, p, (n - k) * size);
-        p = lanes;
-    }
-    return storage == SKL__ROWS_F32 ? skl__vload(p) : storage == SKL__ROWS_F16 ? skl__vload_f16(p) : skl__vload_bf16(p);
+    if (storage == SKL__ROWS_F32) return skl__vload(weights);
+    return storage == SKL__ROWS_F16 ? skl__vload_f16(weights) : skl__vload_bf16(weights);
 }
 
 /* Four rows by up to two tokens: eight chains hide the latency of the multiply-add.        sums  [tokens][16 rows] */
@@ -6212,16 +6208,18 @@ SKL__HELPER void SKL__LANE(skl__rows4)(skl__v (*sums)[16], size_t first, const u
                                        const float *const x[2],
                                        int tokens, size_t n, skl__storage storage)
 {
+    const size_t size = storage == SKL__ROWS_F32 ? 4 : 2;
     skl__v acc[2][4];
     size_t k;
     int r, t;
     SKL__LANES_UNROLL for (t = 0; t < tokens; t++)
         SKL__LANES_UNROLL for (r = 0; r < 4; r++) acc[t][r] = skl__vset(0.0f);
-    for (k = 0; k < n; k += 16) {
+    for (k = 0; k + 16 <= n; k += 16) {
         skl__v values[2];
-        SKL__LANES_UNROLL for (t = 0; t < tokens; t++) values[t] = skl__vload_at(x[t], k, n);
+        SKL__LANES_UNROLL for (t = 0; t < tokens; t++) values[t] = skl__vload(x[t] + k);
         SKL__LANES_UNROLL for (r = 0; r < 4; r++) {
-            const skl__v w = SKL__LANE(skl__vload_weights)(rows[r], k, n, storage);
+            const skl__v w = SKL__LANE(skl__vload_weights)(rows[r] + k * size, storage);
+            if (tokens == 1) SKL__FETCH(rows[r] + k * size + 4 * n * size); /* rows are too short for a prefetcher to learn */
             SKL__LANES_UNROLL for (t = 0; t < tokens; t++) acc[t][r] = skl__vfma(w, values[t], acc[t][r]);
         }
     }
@@ -6229,22 +6227,41 @@ SKL__HELPER void SKL__LANE(skl__rows4)(skl__v (*sums)[16], size_t first, const u
         SKL__LANES_UNROLL for (r = 0; r < 4; r++) sums[t][first + (size_t)r] = acc[t][r];
 }
 
+/* The columns from `done` on, fewer than sixteen. */
+SKL__FUNCTION void SKL__LANE(skl__rows4_rest)(skl__v (*sums)[16], size_t first, const unsigned char *const rows[4],
+                                              const float *const x[2],
+                                              int tokens, size_t done, size_t n, skl__storage storage)
+{
+    const size_t size = storage == SKL__ROWS_F32 ? 4 : 2;
+    int r, t;
+    for (r = 0; r < 4; r++) {
+        unsigned char lanes[64] = {0};
+        memcpy(lanes, rows[r] + done * size, (n - done) * size);
+        for (t = 0; t < tokens; t++)
+            sums[t][first + (size_t)r] = skl__vfma(SKL__LANE(skl__vload_weights)(lanes, storage), skl__vload_at(x[t], done, n),
+                                                   sums[t][first + (size_t)r]);
+    }
+}
+
 SKL__HELPER void SKL__LANE(skl__rows16)(float *y, size_t y_stride, const skl__matrix *w, size_t tile, const float *x,
                                         int tokens,
                                         skl__storage storage)
 {
     const size_t begin = tile * 16, count = w->rows - begin < 16 ? w->rows - begin : 16;
+    const unsigned char *data = w->data + begin * w->stride;
     const float *inputs[2];
     skl__v sums[2][16];
-    size_t r;
+    size_t r, i;
     int t;
     inputs[0] = x;
     inputs[1] = x + w->columns;
     for (r = 0; r < 16; r += 4) { /* rows beyond the matrix repeat its last one and are not stored */
         const unsigned char *rows[4];
-        size_t i;
-        for (i = 0; i < 4; i++) rows[i] = w->data + (begin + (r + i < count ? r + i : count - 1)) * w->stride;
+        rows[0] = data + (r < count ? r : count - 1) * w->stride;
+        for (i = 1; i < 4; i++) rows[i] = rows[i - 1] + (r + i < count ? w->stride : 0);
         SKL__LANE(skl__rows4)(sums, r, rows, inputs, tokens, w->columns, storage);
+        if (w->columns % 16)
+            SKL__LANE(skl__rows4_rest)(sums, r, rows, inputs, tokens, w->columns / 16 * 16, w->columns, storage);
     }
     for (t = 0; t < tokens; t++)
         SKL__LANE(skl__vstore_at)(y + (size_t)t * y_stride + begin, skl__vsum16(sums[t]), 0, count);
@@ -10026,6 +10043,7 @@ SKL_API skl_status skl_sample(skl_sampler *sampler, const float *logits, const i
 #undef SKL__UNUSED
 #undef SKL__UNROLL
 #undef SKL__NOINLINE
+#undef SKL__FETCH
 #undef SKL__I386
 #undef SKL__CLANG_PRECISE
 #undef SKL__ROUNDED
