@@ -8652,7 +8652,8 @@ static float *skl__take_floats(skl__arena *arena, uint64_t rows, uint64_t column
     return (float *)skl__arena_take(arena, count, sizeof(float));
 }
 
-/* Places everything a session owns but the cache. */
+/* Places everything a session owns but the cache. What a sub-layer needs from its start to its end only is shared: normed is
+ * forgotten when output is made, and all of the attention when the feed-forward begins. */
 static void skl__place_scratch(skl_session *s, skl__arena *arena)
 {
     const skl_model *model = s->model;
@@ -8660,21 +8661,25 @@ static void skl__place_scratch(skl_session *s, skl__arena *arena)
     const uint64_t chunk =
         s->desc.chunk, q_width = (uint64_t)c->heads * c->head_dim, kv_width = (uint64_t)c->kv_heads * c->head_dim;
     const uint64_t widest = skl__widest(c), slots = skl__depth_slots(c);
+    uint64_t shared, attention;
 
     s->tokens = (int32_t *)skl__arena_take(arena, s->desc.context, sizeof *s->tokens);
     s->rows = (size_t *)skl__arena_take(arena, chunk, sizeof *s->rows);
     s->hidden = skl__take_floats(arena, chunk, c->width);
-    s->normed = skl__take_floats(arena, chunk, c->width);
-    s->output = skl__take_floats(arena, chunk, c->width);
+    s->normed = s->output = skl__take_floats(arena, chunk, c->width);
+    s->null_mass = skl__take_floats(arena, chunk, c->heads);
+    s->psi = skl__take_floats(arena, chunk, 1);
+    shared = arena->used;
     s->q = skl__take_floats(arena, chunk, q_width);
     s->k = skl__take_floats(arena, chunk, kv_width);
     s->v = skl__take_floats(arena, chunk, kv_width);
     s->attn_gate = skl__take_floats(arena, chunk, q_width);
     s->mixed = skl__take_floats(arena, chunk, q_width);
-    s->null_mass = skl__take_floats(arena, chunk, c->heads);
-    s->psi = skl__take_floats(arena, chunk, 1);
+    attention = arena->used;
+    arena->used = shared;
     s->ffn_gate = skl__take_floats(arena, chunk, c->ff);
     s->ffn_up = skl__take_floats(arena, chunk, c->ff);
+    if (arena->used < attention) arena->used = attention;
     s->gate_rank = skl__take_floats(arena, chunk, model->gate_rank);
     s->gate_up = skl__take_floats(arena, chunk, model->gate_rank ? c->width : 0);
     s->cosine = skl__take_floats(arena, chunk, c->n_rot);
