@@ -585,6 +585,12 @@ SKL_API size_t skl_default_threads(void);
 #pragma GCC optimize("no-fast-math", "no-unsafe-math-optimizations", "no-associative-math", "no-reciprocal-math")
 #pragma GCC optimize("no-finite-math-only", "signed-zeros", "no-rounding-math", "no-trapping-math", "no-math-errno")
 #pragma GCC optimize("fp-contract=off", "no-cx-limited-range")
+/* As C++, GCC before 13 warns of registers that its own intrinsics leave undefined on purpose. */
+#pragma GCC diagnostic push
+#if defined(__cplusplus)
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #elif defined(_MSC_VER)
 #pragma float_control(precise, on, push)
 #pragma fp_contract(off)
@@ -10030,6 +10036,7 @@ SKL_API skl_status skl_sample(skl_sampler *sampler, const float *logits, const i
 #pragma clang attribute pop
 #endif
 #elif defined(__GNUC__)
+#pragma GCC diagnostic pop
 #pragma GCC pop_options
 #elif defined(_MSC_VER)
 #pragma float_control(pop)

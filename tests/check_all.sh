@@ -141,6 +141,8 @@ step_warnings()
     done
     # GCC tells of unused functions only when it makes code.
     have gcc && plan gcc-static-unused gcc -O0 -c $C99 $STRICT -DSINKLESS_STATIC -I. "$OUT/twice.c" -o "$OUT/unused.o"
+    # As C++, some of its versions doubt their own intrinsics, and only when they optimise.
+    have gcc && plan gcc-c++11-O2 gcc -O2 -c $CXX11 $STRICT -I. "$OUT/twice.c" -o "$OUT/optimised.o"
     compile
 }
 
