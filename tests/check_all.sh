@@ -412,6 +412,8 @@ step_sanitize()
     need_reference
     builds=
     plan eval-address $cc $ADDRESS examples/eval.c -o "$OUT/eval-address" $LIBS
+    # Optimised, the vector kernels take many minutes to compile with all checks; not so without.
+    plan kernels-address $cc $ADDRESS -O0 -I. tests/test_kernels.c -o "$OUT/kernels-address" $LIBS
     plan eval-thread $cc -O1 -g -fsanitize=thread -DSINKLESS_NO_SIMD examples/eval.c -o "$OUT/eval-thread" $LIBS
     threaded=
     for program in tests/test_*.c; do
@@ -424,6 +426,10 @@ step_sanitize()
         fi
     done
     compile
+    if [ -x "$OUT/kernels-address" ]; then
+        "$OUT/kernels-address" >"$OUT/kernels.log" 2>&1
+        check_counts "address sanitizer, all kernels" $? "$OUT/kernels.log"
+    fi
     if [ -x "$OUT/eval-address" ]; then
         for isa in $("$OUT/eval-address" --isa list); do
             hashes "$OUT/address.hashes" --isa "$isa" --threads 2 -- "$OUT/eval-address"
