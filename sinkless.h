@@ -6209,79 +6209,76 @@ SKL__HELPER skl__v SKL__LANE(skl__vload_weights)(const unsigned char *weights, s
     return storage == SKL__ROWS_F16 ? skl__vload_f16(weights) : skl__vload_bf16(weights);
 }
 
-/* Four rows by up to two tokens: eight chains hide the latency of the multiply-add.        sums  [tokens][16 rows] */
-SKL__HELPER void SKL__LANE(skl__rows4)(skl__v (*sums)[16], size_t first, const unsigned char *const rows[4],
-                                       const float *const x[2],
-                                       int tokens, size_t n, skl__storage storage)
+/* SKL__LANES_TILES rows by one token or as many: chains enough to hide the latency of the multiply-add, and few enough for the
+ * registers.        sums  [tokens][16 rows] */
+SKL__HELPER void SKL__LANE(skl__rows)(skl__v (*sums)[16], size_t first, const unsigned char *const *rows, const float *x,
+                                      int tokens, size_t n, skl__storage storage)
 {
     const size_t size = storage == SKL__ROWS_F32 ? 4 : 2;
-    skl__v acc[2][4];
+    skl__v acc[SKL__LANES_TILES][SKL__LANES_TILES];
     size_t k;
     int r, t;
     SKL__LANES_UNROLL for (t = 0; t < tokens; t++)
-        SKL__LANES_UNROLL for (r = 0; r < 4; r++) acc[t][r] = skl__vset(0.0f);
+        SKL__LANES_UNROLL for (r = 0; r < SKL__LANES_TILES; r++) acc[t][r] = skl__vset(0.0f);
     for (k = 0; k + 16 <= n; k += 16) {
-        skl__v values[2];
-        SKL__LANES_UNROLL for (t = 0; t < tokens; t++) values[t] = skl__vload(x[t] + k);
-        SKL__LANES_UNROLL for (r = 0; r < 4; r++) {
+        skl__v values[SKL__LANES_TILES];
+        SKL__LANES_UNROLL for (t = 0; t < tokens; t++) values[t] = skl__vload(x + (size_t)t * n + k);
+        SKL__LANES_UNROLL for (r = 0; r < SKL__LANES_TILES; r++) {
             const skl__v w = SKL__LANE(skl__vload_weights)(rows[r] + k * size, storage);
-            if (tokens == 1) SKL__FETCH(rows[r] + k * size + 4 * n * size); /* rows are too short for a prefetcher to learn */
+            if (tokens == 1) SKL__FETCH(rows[r] + (k + SKL__LANES_TILES * n) * size); /* too short for a prefetcher to learn */
             SKL__LANES_UNROLL for (t = 0; t < tokens; t++) acc[t][r] = skl__vfma(w, values[t], acc[t][r]);
         }
     }
     SKL__LANES_UNROLL for (t = 0; t < tokens; t++)
-        SKL__LANES_UNROLL for (r = 0; r < 4; r++) sums[t][first + (size_t)r] = acc[t][r];
+        SKL__LANES_UNROLL for (r = 0; r < SKL__LANES_TILES; r++) sums[t][first + (size_t)r] = acc[t][r];
 }
 
 /* The columns from `done` on, fewer than sixteen. */
-SKL__FUNCTION void SKL__LANE(skl__rows4_rest)(skl__v (*sums)[16], size_t first, const unsigned char *const rows[4],
-                                              const float *const x[2],
-                                              int tokens, size_t done, size_t n, skl__storage storage)
+SKL__FUNCTION void SKL__LANE(skl__rows_rest)(skl__v (*sums)[16], size_t first, const unsigned char *const *rows, const float *x,
+                                             int tokens, size_t done, size_t n, skl__storage storage)
 {
     const size_t size = storage == SKL__ROWS_F32 ? 4 : 2;
     int r, t;
-    for (r = 0; r < 4; r++) {
+    for (r = 0; r < SKL__LANES_TILES; r++) {
         unsigned char lanes[64] = {0};
         memcpy(lanes, rows[r] + done * size, (n - done) * size);
-        for (t = 0; t < tokens; t++)
-            sums[t][first + (size_t)r] = skl__vfma(SKL__LANE(skl__vload_weights)(lanes, storage), skl__vload_at(x[t], done, n),
-                                                   sums[t][first + (size_t)r]);
+        for (t = 0; t < tokens; t++) {
+            const skl__v values = skl__vload_at(x + (size_t)t * n, done, n);
+            skl__v *sum = &sums[t][first + (size_t)r];
+            *sum = skl__vfma(SKL__LANE(skl__vload_weights)(lanes, storage), values, *sum);
+        }
     }
 }
 
-SKL__HELPER void SKL__LANE(skl__rows16)(float *y, size_t y_stride, const skl__matrix *w, size_t tile, const float *x,
-                                        int tokens,
+SKL__HELPER void SKL__LANE(skl__rows16)(float *y, size_t y_stride, const skl__matrix *w, size_t tile, const float *x, int tokens,
                                         skl__storage storage)
 {
-    const size_t begin = tile * 16, count = w->rows - begin < 16 ? w->rows - begin : 16;
-    const unsigned char *data = w->data + begin * w->stride;
-    const float *inputs[2];
-    skl__v sums[2][16];
+    const size_t begin = tile * 16, count = w->rows - begin < 16 ? w->rows - begin : 16, whole = w->columns / 16 * 16;
+    const unsigned char *row = w->data + begin * w->stride, *rows[SKL__LANES_TILES];
+    skl__v sums[SKL__LANES_TILES][16];
     size_t r, i;
     int t;
-    inputs[0] = x;
-    inputs[1] = x + w->columns;
-    for (r = 0; r < 16; r += 4) { /* rows beyond the matrix repeat its last one and are not stored */
-        const unsigned char *rows[4];
-        rows[0] = data + (r < count ? r : count - 1) * w->stride;
-        for (i = 1; i < 4; i++) rows[i] = rows[i - 1] + (r + i < count ? w->stride : 0);
-        SKL__LANE(skl__rows4)(sums, r, rows, inputs, tokens, w->columns, storage);
-        if (w->columns % 16)
-            SKL__LANE(skl__rows4_rest)(sums, r, rows, inputs, tokens, w->columns / 16 * 16, w->columns, storage);
+    for (r = 0; r < 16; r += SKL__LANES_TILES) { /* rows beyond the matrix repeat its last one and are not stored */
+        for (i = 0; i < SKL__LANES_TILES; i++) {
+            rows[i] = row;
+            if (r + i + 1 < count) row += w->stride;
+        }
+        SKL__LANE(skl__rows)(sums, r, rows, x, tokens, w->columns, storage);
+        if (whole < w->columns) SKL__LANE(skl__rows_rest)(sums, r, rows, x, tokens, whole, w->columns, storage);
     }
     for (t = 0; t < tokens; t++)
         SKL__LANE(skl__vstore_at)(y + (size_t)t * y_stride + begin, skl__vsum16(sums[t]), 0, count);
 }
 
-SKL__HELPER void SKL__LANE(skl__matmul_rows)(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin,
-                                             size_t tile_end,
+SKL__HELPER void SKL__LANE(skl__matmul_rows)(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
                                              const skl__acts *x, size_t tokens, skl__storage storage)
 {
     size_t tile, t;
     for (tile = tile_begin; tile < tile_end; tile++) {
-        for (t = 0; t + 2 <= tokens; t += 2)
-            SKL__LANE(skl__rows16)(y + t * y_stride, y_stride, w, tile, x->values + t * w->columns, 2, storage);
-        if (t < tokens) SKL__LANE(skl__rows16)(y + t * y_stride, y_stride, w, tile, x->values + t * w->columns, 1, storage);
+        for (t = 0; t + SKL__LANES_TILES <= tokens; t += SKL__LANES_TILES)
+            SKL__LANE(skl__rows16)(y + t * y_stride, y_stride, w, tile, x->values + t * w->columns, SKL__LANES_TILES, storage);
+        for (; t < tokens; t++)
+            SKL__LANE(skl__rows16)(y + t * y_stride, y_stride, w, tile, x->values + t * w->columns, 1, storage);
     }
 }
 
