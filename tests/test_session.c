@@ -387,6 +387,37 @@ static void test_shared_model(void)
     timeline_close(line);
 }
 
+#if !defined(_WIN32)
+/* A whole timeline on one thread, of which the interface says how much stack it needs. */
+static void *small_stack_run(void *arg)
+{
+    timeline *line = timeline_open((const char *)arg);
+    skl_session_desc desc = default_desc();
+
+    desc.threads = 1;
+    timeline_run(line, &desc);
+    check_run(line, &desc, "on a small stack", 0);
+    timeline_close(line);
+    return NULL;
+}
+
+static void test_small_stack(void)
+{
+    static char names[][16] = {"everything", "w4_blocks", "k_quants"};
+    pthread_attr_t attr;
+    pthread_t thread;
+    size_t i;
+
+    for (i = 0; i < sizeof names / sizeof *names; i++) {
+        CHECK_EQ_INT(pthread_attr_init(&attr), 0);
+        CHECK_EQ_INT(pthread_attr_setstacksize(&attr, 128 * 1024), 0);
+        CHECK_EQ_INT(pthread_create(&thread, &attr, small_stack_run, names[i]), 0);
+        pthread_join(thread, NULL);
+        pthread_attr_destroy(&attr);
+    }
+}
+#endif
+
 /* --- memory --- */
 
 typedef struct origin { const char *name; int read, given; } origin;
@@ -1366,6 +1397,9 @@ int main(void)
     test_determinism();
     test_own_tokens();
     test_shared_model();
+#if !defined(_WIN32)
+    test_small_stack();
+#endif
     test_memory();
     test_null_arguments();
     test_session_desc();
