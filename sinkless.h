@@ -9360,16 +9360,21 @@ static void skl__couple(float *g, const float *psi, size_t n, float beta, skl__c
     for (i = first; i < n; i++) g[i] -= skl__mul(beta, psi[i] - mean);
 }
 
-/* AttnRes: g_i = score . c_i / rms(c_i).        g  [n] */
+/* AttnRes: g_i = score . c_i / rms(c_i): the sources are the rows of a matrix.        g  [n] */
 static void skl__score_sources(const skl__pass *pass, const skl__read *read, size_t t, size_t n, float *g)
 {
     const skl__depth *depth = &pass->s->depth;
-    const size_t width = pass->s->model->config.width;
+    skl__matrix sources;
     size_t i;
 
-    for (i = 0; i < n; i++)
-        g[i] = skl__mul(pass->lanes->dot(read->score, skl__source(pass, t, i), width),
-                        depth->inverse_rms[t * depth->slots + i]);
+    memset(&sources, 0, sizeof sources);
+    sources.storage = SKL__ROWS_F32;
+    sources.rows = n;
+    sources.columns = pass->s->model->config.width;
+    sources.stride = sources.columns * sizeof(float);
+    sources.data = (const unsigned char *)skl__source(pass, t, 0);
+    skl__small_product(pass, &sources, read->score, 1, g);
+    for (i = 0; i < n; i++) g[i] = skl__mul(g[i], depth->inverse_rms[t * depth->slots + i]);
 }
 
 /* Router: g_i = (Q c_newest) . (K c_i) / sqrt(A) + recency i / (n - 1).        g  [n] */
