@@ -5157,8 +5157,7 @@ static void skl__matmul_q8_a8_neon_i8mm(float *y, size_t y_stride, const skl__ma
 #define skl__vload_f16 SKL__LANE(skl__vload_f16) /* sixteen f16, widened                                                */
 #define skl__vload_bf16 SKL__LANE(skl__vload_bf16)
 #define skl__vload_i8 SKL__LANE(skl__vload_i8)   /* sixteen int8                                                        */
-#define skl__vload_lo4 SKL__LANE(skl__vload_lo4) /* low nibbles of sixteen bytes, 0 .. 15                               */
-#define skl__vload_hi4 SKL__LANE(skl__vload_hi4)
+#define skl__vload_i4 SKL__LANE(skl__vload_i4)   /* nibbles of sixteen bytes, less 8: v[0] = the low ones, v[1] = the high */
 #define skl__vload_u32 SKL__LANE(skl__vload_u32) /* sixteen u32: (u >> shift) & 15                                      */
 #define skl__vload_s32 SKL__LANE(skl__vload_s32) /* sixteen u32: signed byte number shift / 8                           */
 #define skl__vstore SKL__LANE(skl__vstore)
@@ -5181,6 +5180,12 @@ static void skl__matmul_q8_a8_neon_i8mm(float *y, size_t y_stride, const skl__ma
 
 /* 1.5 * 2^23: adding it to |x| < 2^22 rounds x to the nearest even integer, which is then in the low mantissa bits. */
 #define SKL__MAGIC 12582912.0f
+
+#if defined(__GNUC__)
+#define SKL__PREFETCH(p) __builtin_prefetch(p)
+#else
+#define SKL__PREFETCH(p) ((void)(p))
+#endif
 
 /* ------------------------------------------------------------------------------------------------ scalar vocabulary */
 
@@ -5232,22 +5237,12 @@ SKL__SCALAR skl__v_scalar skl__vload_i8_scalar(const void *p)
     return v;
 }
 
-SKL__SCALAR skl__v_scalar skl__vload_lo4_scalar(const void *p)
+SKL__SCALAR void skl__vload_i4_scalar(skl__v_scalar v[2], const void *p)
 {
     const unsigned char *bytes = (const unsigned char *)p;
-    skl__v_scalar v;
     int i;
-    SKL__LANES_EACH v.lane[i] = (float)(bytes[i] & 15);
-    return v;
-}
-
-SKL__SCALAR skl__v_scalar skl__vload_hi4_scalar(const void *p)
-{
-    const unsigned char *bytes = (const unsigned char *)p;
-    skl__v_scalar v;
-    int i;
-    SKL__LANES_EACH v.lane[i] = (float)(bytes[i] >> 4);
-    return v;
+    SKL__LANES_EACH v[0].lane[i] = (float)((bytes[i] & 15) - 8);
+    SKL__LANES_EACH v[1].lane[i] = (float)((bytes[i] >> 4) - 8);
 }
 
 SKL__SCALAR skl__v_scalar skl__vload_u32_scalar(const void *p, int shift)
@@ -5414,14 +5409,11 @@ SKL__V_AVX2 skl__v_avx2 skl__vwiden_s8_avx2(__m128i x)
 
 SKL__V_AVX2 skl__v_avx2 skl__vload_i8_avx2(const void *p) { return skl__vwiden_s8_avx2(skl__load128_avx2(p)); }
 
-SKL__V_AVX2 skl__v_avx2 skl__vload_lo4_avx2(const void *p)
+SKL__V_AVX2 void skl__vload_i4_avx2(skl__v_avx2 v[2], const void *p)
 {
-    return skl__vwiden_s8_avx2(_mm_and_si128(skl__load128_avx2(p), _mm_set1_epi8(15)));
-}
-
-SKL__V_AVX2 skl__v_avx2 skl__vload_hi4_avx2(const void *p)
-{
-    return skl__vwiden_s8_avx2(_mm_and_si128(_mm_srli_epi16(skl__load128_avx2(p), 4), _mm_set1_epi8(15)));
+    const __m128i x = skl__load128_avx2(p), low = _mm_set1_epi8(15), eight = _mm_set1_epi8(8);
+    v[0] = skl__vwiden_s8_avx2(_mm_sub_epi8(_mm_and_si128(x, low), eight));
+    v[1] = skl__vwiden_s8_avx2(_mm_sub_epi8(_mm_and_si128(_mm_srli_epi16(x, 4), low), eight));
 }
 
 SKL__V_AVX2 skl__v_avx2 skl__vload_u32_avx2(const void *p, int shift)
@@ -5565,15 +5557,13 @@ SKL__V_AVX512 __m512 skl__vload_i8_avx512(const void *p)
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(skl__load128_avx512(p)));
 }
 
-SKL__V_AVX512 __m512 skl__vload_lo4_avx512(const void *p)
+/* A table instead of a conversion: the permutation looks at the low four bits of an index alone. */
+SKL__V_AVX512 void skl__vload_i4_avx512(__m512 v[2], const void *p)
 {
-    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_and_si128(skl__load128_avx512(p), _mm_set1_epi8(15))));
-}
-
-SKL__V_AVX512 __m512 skl__vload_hi4_avx512(const void *p)
-{
-    const __m128i high = _mm_srli_epi16(skl__load128_avx512(p), 4);
-    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_and_si128(high, _mm_set1_epi8(15))));
+    const __m512 codes = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+    const __m512i x = _mm512_cvtepu8_epi32(skl__load128_avx512(p));
+    v[0] = _mm512_permutexvar_ps(x, codes);
+    v[1] = _mm512_permutexvar_ps(_mm512_srli_epi32(x, 4), codes);
 }
 
 SKL__V_AVX512 __m512 skl__vload_u32_avx512(const void *p, int shift)
@@ -5713,14 +5703,12 @@ SKL__INLINE skl__v_neon skl__vwiden_s8_neon(int8x16_t x)
 
 SKL__INLINE skl__v_neon skl__vload_i8_neon(const void *p) { return skl__vwiden_s8_neon(vld1q_s8((const int8_t *)p)); }
 
-SKL__INLINE skl__v_neon skl__vload_lo4_neon(const void *p)
+SKL__INLINE void skl__vload_i4_neon(skl__v_neon v[2], const void *p)
 {
-    return skl__vwiden_s8_neon(vreinterpretq_s8_u8(vandq_u8(vld1q_u8((const uint8_t *)p), vdupq_n_u8(15))));
-}
-
-SKL__INLINE skl__v_neon skl__vload_hi4_neon(const void *p)
-{
-    return skl__vwiden_s8_neon(vreinterpretq_s8_u8(vshrq_n_u8(vld1q_u8((const uint8_t *)p), 4)));
+    const uint8x16_t x = vld1q_u8((const uint8_t *)p);
+    const int8x16_t eight = vdupq_n_s8(8);
+    v[0] = skl__vwiden_s8_neon(vsubq_s8(vreinterpretq_s8_u8(vandq_u8(x, vdupq_n_u8(15))), eight));
+    v[1] = skl__vwiden_s8_neon(vsubq_s8(vreinterpretq_s8_u8(vshrq_n_u8(x, 4)), eight));
 }
 
 SKL__INLINE skl__v_neon skl__vload_u32_neon(const void *p, int shift)
@@ -5865,19 +5853,65 @@ typedef enum skl__unit { SKL__UNIT_SILU, SKL__UNIT_SIGMOID, SKL__UNIT_GELU } skl
 
 #define SKL__BLOCK ((size_t)64)        /* keys per block of attention; blocks start at multiples of it                  */
 #define SKL__QUERIES 4                 /* queries that one call attends with at most: they share the loads of a block   */
+#define SKL__AHEAD ((size_t)8192)      /* bytes by which a walk over keys and values asks memory for them in advance      */
+#define SKL__STRIP ((size_t)256)       /* bytes that it asks for at once                                                */
 #define SKL__NO_NULL (-FLT_MAX)        /* null logit of plain softmax; finite, so that no option can fold tests on it   */
 
-/* The keys and values of one head. Keys lie in tiles of 16 positions, dimension by dimension, so that a score is one lane;
- * values lie position by position, so that a mixed dimension is one lane. i4 keeps code + 8, keys two dimensions to a byte
- * (low nibble = the even one), values 32 dimensions to 16 bytes (low nibbles = the first 16). Scales with i8 and i4 only. */
+/* The keys and values of one head, in blocks of 64 positions; all parts of a block lie together, so that a walk over the blocks
+ * reads memory in one stream. Keys lie dimension by dimension, so that a score is one lane; values lie position by position, so
+ * that a mixed dimension is one lane. i4 keeps code + 8, keys two dimensions to a byte (low nibble = the even one), values 32
+ * dimensions to 16 bytes (low nibbles = the first 16). Scales with i8 and i4 only. Each pointer is to the part in block 0. */
 typedef struct skl__kv_head {
-    unsigned char *keys;               /* [context / 16][key_tile bytes], a tile is [head_dim][16 positions]            */
-    unsigned char *values;             /* [context][value_stride bytes]                                                 */
-    float *key_scales;                 /* [context]                                                                     */
-    float *value_scales;               /* [context]                                                                     */
-    size_t key_tile;
+    unsigned char *keys;               /* [head_dim][64 positions]                                                      */
+    unsigned char *values;             /* [64 positions][value_stride bytes]                                            */
+    float *key_scales;                 /* [64 positions]                                                                */
+    float *value_scales;               /* [64 positions]                                                                */
+    size_t block;                      /* bytes from a block to the next, a multiple of 64                              */
     size_t value_stride;
 } skl__kv_head;
+
+/* Bytes of sixteen values; i4: of two times sixteen. */
+SKL__INLINE SKL__UNUSED size_t skl__kv_vector(skl_kv kv)
+{
+    return kv == SKL_KV_F32 ? 64 : kv == SKL_KV_F16 ? 32 : 16;
+}
+
+/* The same, with the block of a position as block 0. */
+SKL__INLINE SKL__UNUSED skl__kv_head skl__kv_block(const skl__kv_head *head, size_t position)
+{
+    const size_t offset = position / SKL__BLOCK * head->block;
+    skl__kv_head moved = *head;
+
+    moved.keys += offset;
+    moved.values += offset;
+    moved.key_scales += offset / sizeof(float);
+    moved.value_scales += offset / sizeof(float);
+    return moved;
+}
+
+/* A walk over the blocks of a head. Prefetchers of the hardware do not keep up: a stream ends for them with every page, and
+ * arithmetic lies between its lines. So a walk over what no cache holds asks for it in advance, in small strips. */
+typedef struct skl__kv_walk {
+    skl__kv_head block;                /* where it is                                                                   */
+    size_t left;                       /* bytes from the keys of this block to the end; 0 = nothing need be asked for   */
+    size_t head_dim;
+    skl_kv kv;
+} skl__kv_walk;
+
+/* Asks for bytes [begin, end) from the keys of the current block on. */
+SKL__INLINE SKL__UNUSED void skl__kv_fetch(const skl__kv_walk *walk, size_t begin, size_t end)
+{
+    size_t i;
+
+    for (i = begin; i < end && i < walk->left; i += 64) SKL__PREFETCH(walk->block.keys + i);
+}
+
+/* To the next block, which there must be. */
+SKL__INLINE SKL__UNUSED void skl__kv_advance(skl__kv_walk *walk)
+{
+    walk->block = skl__kv_block(&walk->block, SKL__BLOCK);
+    walk->left -= walk->left < walk->block.block ? walk->left : walk->block.block;
+}
 
 /* Queries of one key/value head, each with the positions it sees. */
 typedef struct skl__attend_job {
@@ -5891,6 +5925,7 @@ typedef struct skl__attend_job {
     size_t last[SKL__QUERIES];
     float null_logit[SKL__QUERIES];    /* SKL__NO_NULL = plain softmax                                                  */
     float null_mass[SKL__QUERIES];     /* out: probability of the null class                                            */
+    int cold;                          /* no cache is likely to hold the keys and values                                */
     int clipped;                       /* p' = clamp((zeta - gamma) p + gamma, 0, 1)                                    */
     float gamma, zeta;
 } skl__attend_job;
@@ -6356,27 +6391,21 @@ SKL__KERNEL void SKL__LANE(skl__matmul_q8_f32)(float *y, size_t y_stride, const 
 
 /* ---- keys and values */
 
-/* Dimension d of sixteen keys. */
-SKL__HELPER skl__v SKL__LANE(skl__vload_keys)(const unsigned char *tile, size_t d, skl_kv kv)
+/* Sixteen values as they lie in the cache; not i4. */
+SKL__HELPER skl__v SKL__LANE(skl__vload_kv)(const unsigned char *p, skl_kv kv)
 {
-    const unsigned char *pair = tile + d / 2 * 16;
-    switch (kv) {
-    case SKL_KV_F32: return skl__vload(tile + d * 64);
-    case SKL_KV_F16: return skl__vload_f16(tile + d * 32);
-    case SKL_KV_I8: return skl__vload_i8(tile + d * 16);
-    default: return skl__vsub(d % 2 ? skl__vload_hi4(pair) : skl__vload_lo4(pair), skl__vset(8.0f));
-    }
+    return kv == SKL_KV_F32 ? skl__vload(p) : kv == SKL_KV_F16 ? skl__vload_f16(p) : skl__vload_i8(p);
 }
 
-/* Sixteen dimensions, from d on, of one value. */
-SKL__HELPER skl__v SKL__LANE(skl__vload_values)(const unsigned char *value, size_t d, skl_kv kv)
+/* Dimensions d and, if dims is 2, d + 1 of sixteen keys; d is even.        keys  of a block, from the first of the sixteen */
+SKL__HELPER void SKL__LANE(skl__vload_keys)(skl__v two[2], const unsigned char *keys, size_t d, int dims, skl_kv kv)
 {
-    const unsigned char *half = value + d / 32 * 16;
-    switch (kv) {
-    case SKL_KV_F32: return skl__vload(value + d * 4);
-    case SKL_KV_F16: return skl__vload_f16(value + d * 2);
-    case SKL_KV_I8: return skl__vload_i8(value + d);
-    default: return skl__vsub(d % 32 ? skl__vload_hi4(half) : skl__vload_lo4(half), skl__vset(8.0f));
+    const size_t row = 4 * skl__kv_vector(kv);
+    if (kv == SKL_KV_I4) {
+        skl__vload_i4(two, keys + d / 2 * row);
+    } else {
+        two[0] = SKL__LANE(skl__vload_kv)(keys + d * row, kv);
+        if (dims == 2) two[1] = SKL__LANE(skl__vload_kv)(keys + (d + 1) * row, kv);
     }
 }
 
@@ -6392,35 +6421,35 @@ SKL__FUNCTION float SKL__LANE(skl__code_head)(float *codes, const float *x, size
 
 /* Stores key and value of one head at a position.        key, value  [head_dim] */
 SKL__KERNEL void SKL__LANE(skl__store_kv)(const skl__kv_head *head, skl_kv kv, size_t head_dim, size_t position,
-                                          const float *key,
-                                          const float *value)
+                                          const float *key, const float *value)
 {
-    unsigned char *tile = head->keys + position / 16 * head->key_tile, *row = head->values + position * head->value_stride;
-    const size_t lane = position % 16;
+    const skl__kv_head block = skl__kv_block(head, position);
+    const size_t place = position % SKL__BLOCK;
+    unsigned char *row = block.values + place * block.value_stride;
     const float levels = kv == SKL_KV_I8 ? 127.0f : 7.0f;
     float codes[SKL__HEAD_DIM_MAX];
     size_t d, i;
     if (kv == SKL_KV_F32) {
-        for (d = 0; d < head_dim; d++) memcpy(tile + (d * 16 + lane) * 4, &key[d], 4);
+        for (d = 0; d < head_dim; d++) memcpy(block.keys + (d * SKL__BLOCK + place) * 4, &key[d], 4);
         memcpy(row, value, head_dim * 4);
     } else if (kv == SKL_KV_F16) {
         for (d = 0; d < head_dim; d += 16) {
             const size_t n = head_dim - d < 16 ? head_dim - d : 16;
             uint16_t halves[16];
             skl__vstore_f16(halves, skl__vload_at(key, d, head_dim));
-            for (i = 0; i < n; i++) memcpy(tile + ((d + i) * 16 + lane) * 2, &halves[i], 2);
+            for (i = 0; i < n; i++) memcpy(block.keys + ((d + i) * SKL__BLOCK + place) * 2, &halves[i], 2);
             skl__vstore_f16(halves, skl__vload_at(value, d, head_dim));
             memcpy(row + d * 2, halves, n * 2);
         }
     } else {
-        head->key_scales[position] = SKL__LANE(skl__code_head)(codes, key, head_dim, levels);
+        block.key_scales[place] = SKL__LANE(skl__code_head)(codes, key, head_dim, levels);
         for (d = 0; d < head_dim; d++) {
-            unsigned char *cell = kv == SKL_KV_I8 ? tile + d * 16 + lane : tile + d / 2 * 16 + lane;
+            unsigned char *cell = block.keys + (kv == SKL_KV_I8 ? d : d / 2) * SKL__BLOCK + place;
             if (kv == SKL_KV_I8) *cell = (unsigned char)(int8_t)codes[d];
             else if (d % 2) *cell = (unsigned char)((*cell & 15) | (int)(codes[d] + 8.0f) << 4);
             else *cell = (unsigned char)((*cell & 240) | (int)(codes[d] + 8.0f));
         }
-        head->value_scales[position] = SKL__LANE(skl__code_head)(codes, value, head_dim, levels);
+        block.value_scales[place] = SKL__LANE(skl__code_head)(codes, value, head_dim, levels);
         for (d = 0; d < head_dim; d++) {
             unsigned char *cell = kv == SKL_KV_I8 ? row + d : row + d / 32 * 16 + d % 16;
             if (kv == SKL_KV_I8) *cell = (unsigned char)(int8_t)codes[d];
@@ -6430,80 +6459,110 @@ SKL__KERNEL void SKL__LANE(skl__store_kv)(const skl__kv_head *head, skl_kv kv, s
     }
 }
 
-/* Scores of `count` queries against the 64 keys of a block: chains over the dimensions, one score to a lane.
- * SKL__LANES_TILES key tiles at a time, as many as the registers of the instance hold.        scores  [count][64] */
-SKL__HELPER void SKL__LANE(skl__score_block)(float (*scores)[SKL__BLOCK], const skl__attend_job *job, const float *const *q,
-                                             int count,
-                                             size_t block, skl_kv kv)
+/* One or two dimensions of a score: acc[query][tile] += q[query][d] key[d].        acc  [count][4] */
+SKL__HELPER void SKL__LANE(skl__score_dims)(skl__v (*acc)[4], const unsigned char *keys, const float *const *q, int count,
+                                            int tiles, size_t d, int dims, skl_kv kv)
 {
-    const unsigned char *tiles = job->head.keys + block / 16 * job->head.key_tile;
+    const size_t step = skl__kv_vector(kv);
+    skl__v two[4][2];
+    int t, i, j;
+    SKL__LANES_UNROLL for (t = 0; t < tiles; t++) SKL__LANE(skl__vload_keys)(two[t], keys + (size_t)t * step, d, dims, kv);
+    SKL__LANES_UNROLL for (j = 0; j < dims; j++)
+        SKL__LANES_UNROLL for (i = 0; i < count; i++) {
+            const skl__v input = skl__vset(q[i][d + (size_t)j]);
+            SKL__LANES_UNROLL for (t = 0; t < tiles; t++) acc[i][t] = skl__vfma(two[t][j], input, acc[i][t]);
+        }
+}
+
+/* Scores of `count` queries against the 64 keys of a block: chains over the dimensions, one score to a lane; as many vectors of
+ * keys at a time as leave the chains in registers.        scores  [count][64] */
+SKL__HELPER void SKL__LANE(skl__score_block)(float (*scores)[SKL__BLOCK], const skl__kv_walk *walk, const float *const *q,
+                                             int count, skl_kv kv)
+{
+    const int tiles = SKL__LANES_CHAINS / count < 4 ? SKL__LANES_CHAINS / count : 4;
+    const size_t vector = skl__kv_vector(kv), pair = vector * (kv == SKL_KV_I4 ? 4 : 8); /* bytes of two dimensions */
+    const size_t even = walk->head_dim / 2 * 2;
     size_t first, d;
     int t, i;
-    for (first = 0; first < SKL__BLOCK / 16; first += SKL__LANES_TILES) {
-        skl__v acc[SKL__QUERIES][SKL__LANES_TILES];
+    for (first = 0; first < 4; first += (size_t)tiles) {
+        const size_t strip = walk->left && first == 0 ? 2 * (pair < SKL__STRIP ? SKL__STRIP / pair : 1) : even;
+        const unsigned char *keys = walk->block.keys + first * vector;
+        skl__v acc[SKL__QUERIES][4];
         SKL__LANES_UNROLL for (i = 0; i < count; i++)
-            SKL__LANES_UNROLL for (t = 0; t < SKL__LANES_TILES; t++) acc[i][t] = skl__vset(0.0f);
-        for (d = 0; d < job->head_dim; d++) {
-            skl__v keys[SKL__LANES_TILES];
-            SKL__LANES_UNROLL for (t = 0; t < SKL__LANES_TILES; t++)
-                keys[t] = SKL__LANE(skl__vload_keys)(tiles + (first + (size_t)t) * job->head.key_tile, d, kv);
-            SKL__LANES_UNROLL for (i = 0; i < count; i++) {
-                const skl__v input = skl__vset(q[i][d]);
-                SKL__LANES_UNROLL for (t = 0; t < SKL__LANES_TILES; t++) acc[i][t] = skl__vfma(keys[t], input, acc[i][t]);
-            }
+            SKL__LANES_UNROLL for (t = 0; t < tiles; t++) acc[i][t] = skl__vset(0.0f);
+        for (d = 0; d < even;) {
+            const size_t stop = strip < even - d ? d + strip : even;
+            if (strip < even) skl__kv_fetch(walk, d / 2 * pair + SKL__AHEAD, stop / 2 * pair + SKL__AHEAD);
+            for (; d < stop; d += 2) SKL__LANE(skl__score_dims)(acc, keys, q, count, tiles, d, 2, kv);
         }
+        if (d < walk->head_dim) SKL__LANE(skl__score_dims)(acc, keys, q, count, tiles, d, 1, kv);
         SKL__LANES_UNROLL for (i = 0; i < count; i++)
-            SKL__LANES_UNROLL for (t = 0; t < SKL__LANES_TILES; t++) {
+            SKL__LANES_UNROLL for (t = 0; t < tiles; t++) {
                 const size_t column = (first + (size_t)t) * 16;
                 if (kv == SKL_KV_I8 || kv == SKL_KV_I4)
-                    acc[i][t] = skl__vmul(acc[i][t], skl__vload(job->head.key_scales + block + column));
+                    acc[i][t] = skl__vmul(acc[i][t], skl__vload(walk->block.key_scales + column));
                 skl__vstore(scores[i] + column, acc[i][t]);
             }
     }
 }
 
-/* mixes[i] += sum over keys [begin, end) of the block of weights[i][key] value[key]: chains over the keys, one dimension to a
- * lane. SKL__LANES_TILES vectors of dimensions at a time; what is left of a head goes one by one.
- *   weights  [count][64]        mixes  [count][padded head_dim] */
-SKL__HELPER void SKL__LANE(skl__mix_block)(float *const *mixes, float (*weights)[SKL__BLOCK], const skl__attend_job *job, int count,
-                                           size_t block, size_t begin, size_t end, skl_kv kv)
+/* Sixteen times `width` dimensions, from d on, of one value; one vector of i4 may be either half of its 32 dimensions. */
+SKL__HELPER void SKL__LANE(skl__vload_values)(skl__v *vectors, const unsigned char *value, size_t d, int width, skl_kv kv)
 {
-    const unsigned char *values = job->head.values + block * job->head.value_stride;
-    const size_t whole = job->head_dim / (16 * SKL__LANES_TILES) * (16 * SKL__LANES_TILES);
-    size_t d, key;
-    int t, i;
-    for (d = 0; d < whole; d += 16 * SKL__LANES_TILES) {
-        skl__v acc[SKL__QUERIES][SKL__LANES_TILES];
-        SKL__LANES_UNROLL for (i = 0; i < count; i++)
-            SKL__LANES_UNROLL for (t = 0; t < SKL__LANES_TILES; t++) acc[i][t] = skl__vload(mixes[i] + d + 16 * (size_t)t);
-        for (key = begin; key < end; key++) {
-            skl__v value[SKL__LANES_TILES];
-            SKL__LANES_UNROLL for (t = 0; t < SKL__LANES_TILES; t++)
-                value[t] = SKL__LANE(skl__vload_values)(values + key * job->head.value_stride, d + 16 * (size_t)t, kv);
-            SKL__LANES_UNROLL for (i = 0; i < count; i++) {
-                const skl__v weight = skl__vset(weights[i][key]);
-                SKL__LANES_UNROLL for (t = 0; t < SKL__LANES_TILES; t++) acc[i][t] = skl__vfma(weight, value[t], acc[i][t]);
-            }
-        }
-        SKL__LANES_UNROLL for (i = 0; i < count; i++)
-            SKL__LANES_UNROLL for (t = 0; t < SKL__LANES_TILES; t++) skl__vstore(mixes[i] + d + 16 * (size_t)t, acc[i][t]);
+    const size_t step = skl__kv_vector(kv);
+    skl__v two[2];
+    int t;
+    if (kv == SKL_KV_I4 && width == 1) {
+        skl__vload_i4(two, value + d / 32 * 16);
+        vectors[0] = two[d / 16 % 2];
+    } else if (kv == SKL_KV_I4) {
+        SKL__LANES_UNROLL for (t = 0; t < width; t += 2) skl__vload_i4(vectors + t, value + d / 2 + 8 * (size_t)t);
+    } else {
+        SKL__LANES_UNROLL for (t = 0; t < width; t++)
+            vectors[t] = SKL__LANE(skl__vload_kv)(value + (d / 16 + (size_t)t) * step, kv);
     }
 }
 
-SKL__FUNCTION void SKL__LANE(skl__mix_rest)(float *const *mixes, float (*weights)[SKL__BLOCK], const skl__attend_job *job,
-                                            int count, size_t block, size_t begin, size_t end)
+/* mixes[i] += sum over keys [begin, end) of the block of weights[i][key] value[key]: chains over the keys, one dimension to a
+ * lane; sixteen times `width` dimensions from d on.        weights  [count][64]        mixes  [count][padded head_dim] */
+SKL__HELPER void SKL__LANE(skl__mix_dims)(float *const *mixes, float (*weights)[SKL__BLOCK], const skl__kv_walk *walk,
+                                          int count, size_t begin, size_t end, size_t d, int width, skl_kv kv)
 {
-    const unsigned char *values = job->head.values + block * job->head.value_stride;
-    size_t d = job->head_dim / (16 * SKL__LANES_TILES) * (16 * SKL__LANES_TILES), key;
-    int i;
-    for (; d < job->head_dim; d += 16)
-        for (i = 0; i < count; i++) {
-            skl__v sum = skl__vload(mixes[i] + d);
-            for (key = begin; key < end; key++)
-                sum = skl__vfma(skl__vset(weights[i][key]),
-                                SKL__LANE(skl__vload_values)(values + key * job->head.value_stride, d, job->kv), sum);
-            skl__vstore(mixes[i] + d, sum);
+    const size_t stride = walk->block.value_stride, ahead = (size_t)(walk->block.values - walk->block.keys) + SKL__AHEAD;
+    const size_t strip = walk->left && d == 0 ? (stride < SKL__STRIP ? SKL__STRIP / stride : 1) : SKL__BLOCK;
+    skl__v acc[SKL__QUERIES][8];
+    size_t key;
+    int t, i;
+    SKL__LANES_UNROLL for (i = 0; i < count; i++)
+        SKL__LANES_UNROLL for (t = 0; t < width; t++) acc[i][t] = skl__vload(mixes[i] + d + 16 * (size_t)t);
+    for (key = begin; key < end;) {
+        const size_t stop = strip < end - key ? key + strip : end;
+        if (strip < SKL__BLOCK) skl__kv_fetch(walk, ahead + key * stride, ahead + stop * stride);
+        for (; key < stop; key++) {
+            skl__v value[8];
+            SKL__LANE(skl__vload_values)(value, walk->block.values + key * stride, d, width, kv);
+            SKL__LANES_UNROLL for (i = 0; i < count; i++) {
+                const skl__v weight = skl__vset(weights[i][key]);
+                SKL__LANES_UNROLL for (t = 0; t < width; t++) acc[i][t] = skl__vfma(weight, value[t], acc[i][t]);
+            }
         }
+    }
+    SKL__LANES_UNROLL for (i = 0; i < count; i++)
+        SKL__LANES_UNROLL for (t = 0; t < width; t++) skl__vstore(mixes[i] + d + 16 * (size_t)t, acc[i][t]);
+}
+
+/* All dimensions: as many at a time as leaves the chains in registers, so that long rows are read once and in order. */
+SKL__HELPER void SKL__LANE(skl__mix_block)(float *const *mixes, float (*weights)[SKL__BLOCK], const skl__kv_walk *walk,
+                                           int count, size_t begin, size_t end, skl_kv kv)
+{
+    const int width = SKL__LANES_CHAINS / count < 8 ? SKL__LANES_CHAINS / count : 8;
+    const size_t wide = 16 * (size_t)width;
+    size_t d = 0;
+    for (; d + wide <= walk->head_dim; d += wide)
+        SKL__LANE(skl__mix_dims)(mixes, weights, walk, count, begin, end, d, width, kv);
+    for (; width > 4 && d + 64 <= walk->head_dim; d += 64)
+        SKL__LANE(skl__mix_dims)(mixes, weights, walk, count, begin, end, d, 4, kv);
+    for (; d < walk->head_dim; d += 16) SKL__LANE(skl__mix_dims)(mixes, weights, walk, count, begin, end, d, 1, kv);
 }
 
 /* The running softmax of one query: see >>attention. */
@@ -6592,27 +6651,39 @@ SKL__INLINE void SKL__LANE(skl__visible)(const skl__attend_job *job, size_t quer
     default: call(4, SKL_KV_I4); break;                                               \
     }
 
-SKL__FUNCTION void SKL__LANE(skl__score)(float (*scores)[SKL__BLOCK], const skl__attend_job *job, const float *const *q,
-                                         int count,
-                                         size_t block)
+SKL__FUNCTION void SKL__LANE(skl__score)(float (*scores)[SKL__BLOCK], const skl__kv_walk *walk, const float *const *q,
+                                         int count)
 {
-#define SKL__CALL(n, format) SKL__LANE(skl__score_block)(scores, job, q, n, block, format)
-    SKL__SPECIALISE(SKL__CALL, job->kv, count)
+#define SKL__CALL(n, format) SKL__LANE(skl__score_block)(scores, walk, q, n, format)
+    SKL__SPECIALISE(SKL__CALL, walk->kv, count)
 #undef SKL__CALL
 }
 
-SKL__FUNCTION void SKL__LANE(skl__mix_values)(float *const *mixes, float (*weights)[SKL__BLOCK], const skl__attend_job *job,
-                                              int count, size_t block, size_t begin, size_t end)
+SKL__FUNCTION void SKL__LANE(skl__mix_values)(float *const *mixes, float (*weights)[SKL__BLOCK], const skl__kv_walk *walk,
+                                              int count, size_t begin, size_t end)
 {
     size_t key;
     int i;
-    if (job->kv == SKL_KV_I8 || job->kv == SKL_KV_I4)
+    if (walk->kv == SKL_KV_I8 || walk->kv == SKL_KV_I4)
         for (i = 0; i < count; i++)
-            for (key = begin; key < end; key++) weights[i][key] *= job->head.value_scales[block + key];
-#define SKL__CALL(n, format) SKL__LANE(skl__mix_block)(mixes, weights, job, n, block, begin, end, format)
-    SKL__SPECIALISE(SKL__CALL, job->kv, count)
+            for (key = begin; key < end; key++) weights[i][key] *= walk->block.value_scales[key];
+#define SKL__CALL(n, format) SKL__LANE(skl__mix_block)(mixes, weights, walk, n, begin, end, format)
+    SKL__SPECIALISE(SKL__CALL, walk->kv, count)
 #undef SKL__CALL
-    SKL__LANE(skl__mix_rest)(mixes, weights, job, count, block, begin, end);
+}
+
+/* The walk over positions [low, high] at the block of `low`. */
+SKL__FUNCTION skl__kv_walk SKL__LANE(skl__walk_begin)(const skl__attend_job *job, size_t low, size_t high)
+{
+    const size_t blocks = high / SKL__BLOCK - low / SKL__BLOCK, rows = high % SKL__BLOCK + 1;
+    skl__kv_walk walk;
+    walk.block = skl__kv_block(&job->head, low);
+    walk.left = blocks * walk.block.block + (size_t)(walk.block.values - walk.block.keys) + rows * walk.block.value_stride;
+    if (!job->cold) walk.left = 0;
+    walk.head_dim = job->head_dim;
+    walk.kv = job->kv;
+    skl__kv_fetch(&walk, 0, SKL__AHEAD);
+    return walk;
 }
 
 /* Attention of 1, 2 or 4 queries: blocks of keys in ascending position. Queries that see the same part of a block share its
@@ -6623,7 +6694,7 @@ SKL__FUNCTION void SKL__LANE(skl__attend_queries)(skl__attend_job *job, size_t f
     float weights[SKL__QUERIES][SKL__BLOCK], *mixes[SKL__QUERIES], inverse[SKL__QUERIES];
     const float *const *q = job->q + first_query;
     size_t low = SIZE_MAX, high = 0, block, begin[SKL__QUERIES], end[SKL__QUERIES], d;
-    int walk, i;
+    int turn, i;
     for (i = 0; i < SKL__QUERIES; i++) mixes[i] = state[i].mix; /* all of them: optimisers warn of what they cannot follow */
     for (i = 0; i < count; i++) {
         const size_t query = first_query + (size_t)i;
@@ -6632,24 +6703,24 @@ SKL__FUNCTION void SKL__LANE(skl__attend_queries)(skl__attend_job *job, size_t f
         SKL__LANE(skl__softmax_begin)(&state[i], job->null_logit[query], job->head_dim);
         inverse[i] = 1.0f;
     }
-    for (walk = 0; walk <= job->clipped; walk++) {
-        const int mixing = walk == job->clipped;
+    for (turn = 0; turn <= job->clipped; turn++) {
+        const int mixing = turn == job->clipped;
+        skl__kv_walk walk = SKL__LANE(skl__walk_begin)(job, low, high);
         for (block = low / SKL__BLOCK * SKL__BLOCK; block <= high; block += SKL__BLOCK) {
             int together = 1;
-            SKL__LANE(skl__score)(weights, job, q, count, block);
+            if (block > low) skl__kv_advance(&walk);
+            SKL__LANE(skl__score)(weights, &walk, q, count);
             for (i = 0; i < count; i++) {
                 SKL__LANE(skl__visible)(job, first_query + (size_t)i, block, &begin[i], &end[i]);
                 together &= begin[i] == begin[0] && end[i] == end[0];
                 if (begin[i] == end[i]) continue;
-                if (walk == 0) SKL__LANE(skl__softmax_absorb)(&state[i], weights[i], begin[i], end[i], job->head_dim);
+                if (turn == 0) SKL__LANE(skl__softmax_absorb)(&state[i], weights[i], begin[i], end[i], job->head_dim);
                 else SKL__LANE(skl__clip_block)(&state[i], inverse[i], job, weights[i]);
             }
-            if (!mixing) continue;
-            if (together) SKL__LANE(skl__mix_values)(mixes, weights, job, count, block, begin[0], end[0]);
-            else
-                for (i = 0; i < count; i++) SKL__LANE(skl__mix_values)(mixes + i, weights + i, job, 1, block, begin[i], end[i]);
+            for (i = 0; mixing && i < (together ? 1 : count); i++)
+                SKL__LANE(skl__mix_values)(mixes + i, weights + i, &walk, together ? count : 1, begin[i], end[i]);
         }
-        if (walk == 0)
+        if (turn == 0)
             for (i = 0; i < count; i++) inverse[i] = 1.0f / skl__vsum(state[i].sum);
     }
     for (i = 0; i < count; i++) {
@@ -6701,38 +6772,38 @@ static const skl__lane_kernels SKL__LANE(skl__lane_kernels) = {
 #define SKL__LANES_INLINE static SKL__UNUSED
 #define SKL__LANES_UNROLL
 #define SKL__LANES_TARGET
-#define SKL__LANES_TILES 2
+#define SKL__LANES_CHAINS 4 /* vectors of sums that fit into registers, beside what they are made of */
 #include SINKLESS_FILE
 #undef SKL__LANES
 #undef SKL__LANES_INLINE
 #undef SKL__LANES_UNROLL
 #undef SKL__LANES_TARGET
-#undef SKL__LANES_TILES
+#undef SKL__LANES_CHAINS
 
 #if SKL__X86_KERNELS
 #define SKL__LANES avx2
 #define SKL__LANES_INLINE SKL__INLINE
 #define SKL__LANES_UNROLL SKL__UNROLL
 #define SKL__LANES_TARGET SKL__TARGET_AVX2
-#define SKL__LANES_TILES 2
+#define SKL__LANES_CHAINS 4 /* vectors of sums that fit into registers, beside what they are made of */
 #include SINKLESS_FILE
 #undef SKL__LANES
 #undef SKL__LANES_INLINE
 #undef SKL__LANES_UNROLL
 #undef SKL__LANES_TARGET
-#undef SKL__LANES_TILES
+#undef SKL__LANES_CHAINS
 
 #define SKL__LANES avx512
 #define SKL__LANES_INLINE SKL__INLINE
 #define SKL__LANES_UNROLL SKL__UNROLL
 #define SKL__LANES_TARGET SKL__TARGET_AVX512
-#define SKL__LANES_TILES 4
+#define SKL__LANES_CHAINS 16
 #include SINKLESS_FILE
 #undef SKL__LANES
 #undef SKL__LANES_INLINE
 #undef SKL__LANES_UNROLL
 #undef SKL__LANES_TARGET
-#undef SKL__LANES_TILES
+#undef SKL__LANES_CHAINS
 #endif
 
 #if SKL__ARM_KERNELS
@@ -6740,13 +6811,13 @@ static const skl__lane_kernels SKL__LANE(skl__lane_kernels) = {
 #define SKL__LANES_INLINE SKL__INLINE
 #define SKL__LANES_UNROLL SKL__UNROLL
 #define SKL__LANES_TARGET
-#define SKL__LANES_TILES 2
+#define SKL__LANES_CHAINS 4 /* vectors of sums that fit into registers, beside what they are made of */
 #include SINKLESS_FILE
 #undef SKL__LANES
 #undef SKL__LANES_INLINE
 #undef SKL__LANES_UNROLL
 #undef SKL__LANES_TARGET
-#undef SKL__LANES_TILES
+#undef SKL__LANES_CHAINS
 #endif
 
 /* --- CPU detection ---------------------------------------------------------------------------------------------------
@@ -8560,25 +8631,38 @@ SKL_API uint64_t skl_model_bytes_per_token(const skl_model *model) { return mode
  * query heads, is psi, which OASIS feeds to the depth routing (2605.17887). This section owns the cache that it walks over.
  * ================================================================================================================== */
 
-/* Bytes of the parts of one head's keys and values; the same for every layer. */
+/* Bytes of the parts of a block of one head's keys and values, and of all its blocks; the same for every layer. */
 typedef struct skl__kv_shape {
-    uint64_t key_tile, value_stride, keys, values, scales, head;
+    uint64_t keys, values, scales, value_stride, block, head;
 } skl__kv_shape;
 
 static skl__kv_shape skl__kv_shape_of(skl_kv kv, uint64_t head_dim, uint64_t context)
 {
-    const uint64_t positions = (context + SKL__BLOCK - 1) / SKL__BLOCK * SKL__BLOCK; /* scores are made for whole blocks */
     const uint64_t padded = (head_dim + 15) / 16 * 16;
     const uint64_t size = kv == SKL_KV_F32 ? 4 : kv == SKL_KV_F16 ? 2 : 1;
     skl__kv_shape shape;
 
-    shape.key_tile = kv == SKL_KV_I4 ? (head_dim + 1) / 2 * 16 : head_dim * 16 * size;
     shape.value_stride = kv == SKL_KV_I4 ? (head_dim + 31) / 32 * 16 : padded * size;
-    shape.keys = positions / 16 * shape.key_tile;
-    shape.values = positions * shape.value_stride;
-    shape.scales = kv == SKL_KV_I8 || kv == SKL_KV_I4 ? positions * sizeof(float) : 0;
-    shape.head = (shape.keys + shape.values + 2 * shape.scales + 63) / 64 * 64;
+    shape.keys = (kv == SKL_KV_I4 ? (head_dim + 1) / 2 : head_dim * size) * SKL__BLOCK;
+    shape.values = shape.value_stride * SKL__BLOCK;
+    shape.scales = kv == SKL_KV_I8 || kv == SKL_KV_I4 ? SKL__BLOCK * sizeof(float) : 0;
+    shape.block = shape.keys + shape.values + 2 * shape.scales; /* all of them multiples of 64 */
+    shape.head = (context + SKL__BLOCK - 1) / SKL__BLOCK * shape.block;
     return shape;
+}
+
+/* One head's keys and values at base.        base  [shape.head bytes] */
+static skl__kv_head skl__kv_head_at(const skl__kv_shape *shape, unsigned char *base)
+{
+    skl__kv_head head;
+
+    head.keys = base;
+    head.values = base + (size_t)shape->keys;
+    head.key_scales = (float *)(void *)(head.values + (size_t)shape->values);
+    head.value_scales = head.key_scales + (size_t)shape->scales / sizeof(float);
+    head.block = (size_t)shape->block;
+    head.value_stride = (size_t)shape->value_stride;
+    return head;
 }
 
 /* =====================================================================================================================
@@ -9096,17 +9180,7 @@ static skl__acts skl__norm_chunk(skl__pass *pass, const skl__norm *norm)
 
 static skl__kv_head skl__kv_head_of(const skl_session *s, size_t layer, size_t head)
 {
-    const skl__kv_shape *shape = &s->kv_shape;
-    unsigned char *base = s->kv + (layer * s->model->config.kv_heads + head) * (size_t)shape->head;
-    skl__kv_head kv;
-
-    kv.keys = base;
-    kv.values = base + (size_t)shape->keys;
-    kv.key_scales = (float *)(void *)(base + (size_t)(shape->keys + shape->values)); /* parts are multiples of 64 bytes */
-    kv.value_scales = kv.key_scales + (size_t)shape->scales / sizeof(float);
-    kv.key_tile = (size_t)shape->key_tile;
-    kv.value_stride = (size_t)shape->value_stride;
-    return kv;
+    return skl__kv_head_at(&s->kv_shape, s->kv + (layer * s->model->config.kv_heads + head) * (size_t)s->kv_shape.head);
 }
 
 /* Head norm and rotation of one query or key head.        x  [head_dim] */
@@ -9173,6 +9247,7 @@ static void skl__attend_run(skl__attend_job *job, const skl__pass *pass)
     size_t i;
 
     pass->lanes->attend(job);
+    job->cold = 0; /* what it read is close for the next one */
     for (i = 0; i < job->queries; i++) {
         const size_t place = (size_t)(job->out[i] - s->mixed) / c->head_dim; /* token * heads + head */
         s->null_mass[place] = job->null_mass[i];
@@ -9199,6 +9274,7 @@ static void skl__attend_heads(const skl__pass *pass, size_t first, size_t last, 
     job.clipped = c->clipped;
     job.gamma = c->gamma;
     job.zeta = c->zeta;
+    job.cold = 1;
     for (t = first; t < last; t++)
         for (g = 0; g < group; g++) {
             skl__attend_add(&job, pass, t, kv_head * group + g);
@@ -10109,8 +10185,7 @@ SKL_API skl_status skl_sample(skl_sampler *sampler, const float *logits, const i
 #undef skl__vload_f16
 #undef skl__vload_bf16
 #undef skl__vload_i8
-#undef skl__vload_lo4
-#undef skl__vload_hi4
+#undef skl__vload_i4
 #undef skl__vload_u32
 #undef skl__vload_s32
 #undef skl__vstore
@@ -10131,6 +10206,9 @@ SKL_API skl_status skl_sample(skl_sampler *sampler, const float *logits, const i
 #undef skl__vlargest
 #undef skl__vsum16
 #undef SKL__MAGIC
+#undef SKL__PREFETCH
+#undef SKL__AHEAD
+#undef SKL__STRIP
 #undef SKL__SCALAR
 #undef SKL__TARGET_AVX2
 #undef SKL__TARGET_AVX512

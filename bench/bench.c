@@ -441,20 +441,12 @@ typedef struct attend_call {
     skl__kv_shape shape;
     skl_kv kv;
     size_t queries, heads, next;
+    int cold;
 } attend_call;
 
 static skl__kv_head attend_head(const attend_call *call, size_t head)
 {
-    unsigned char *base = call->b->limit.buffer + head * (size_t)call->shape.head;
-    skl__kv_head kv;
-
-    kv.keys = base;
-    kv.values = base + (size_t)call->shape.keys;
-    kv.key_scales = (float *)(void *)(base + (size_t)(call->shape.keys + call->shape.values));
-    kv.value_scales = kv.key_scales + (size_t)call->shape.scales / sizeof(float);
-    kv.key_tile = (size_t)call->shape.key_tile;
-    kv.value_stride = (size_t)call->shape.value_stride;
-    return kv;
+    return skl__kv_head_at(&call->shape, call->b->limit.buffer + head * (size_t)call->shape.head);
 }
 
 static void attend_fill(void *arg, size_t item)
@@ -480,6 +472,7 @@ static void attend_task(void *arg, size_t item)
     job.kv = call->kv;
     job.head_dim = ATTEND_DIM;
     job.queries = call->queries;
+    job.cold = call->cold;
     for (i = 0; i < call->queries; i++) {
         job.q[i] = call->b->values + i * ATTEND_DIM;
         job.out[i] = out[i];
@@ -505,6 +498,7 @@ static void attend_bench(bench *b, const skl__kernels *kernels, int kv, const ch
     call.kv = (skl_kv)kv;
     call.shape = skl__kv_shape_of(call.kv, ATTEND_DIM, ATTEND_KEYS);
     call.queries = prompt ? SKL__QUERIES : 2;
+    call.cold = !prompt;
     call.heads = prompt ? b->limit.pool->threads : BENCH_BUFFER / (size_t)call.shape.head;
     skl__parallel(b->limit.pool, call.heads, attend_fill, &call);
     snprintf(name, sizeof name, "attention %s, %s", kv_name, prompt ? "prompt" : "decode");

@@ -225,10 +225,7 @@ static skl__attend_job one_query(unsigned char *memory, const skl__kernels *kern
 
     memset(&job, 0, sizeof job);
     memset(memory, 0, (size_t)shape.head);
-    job.head.keys = memory;
-    job.head.values = memory + shape.keys;
-    job.head.key_tile = (size_t)shape.key_tile;
-    job.head.value_stride = (size_t)shape.value_stride;
+    job.head = skl__kv_head_at(&shape, memory);
     job.kv = SKL_KV_F32;
     job.head_dim = 1;
     job.queries = 1;
@@ -980,7 +977,7 @@ static void test_products(void)
 
 /* --- attention over several blocks of keys --- */
 
-enum { CONTEXT = 200, MOST_DIM = 64 };
+enum { CONTEXT = 200, MOST_DIM = 128 };
 
 /* What the cache keeps of a key or value: itself, its half, or codes with a scale of max|x| / levels. */
 static void stored(const float *x, size_t dim, skl_kv kv, double *kept)
@@ -1038,16 +1035,12 @@ static void check_attention(skl_kv kv, size_t dim, int clipped, size_t queries)
         random_state = seed;
         memset(&job, 0, sizeof job);
         memset(cache, 0, (size_t)shape.head);
-        job.head.keys = cache;
-        job.head.values = cache + shape.keys;
-        job.head.key_scales = (float *)(void *)(cache + shape.keys + shape.values);
-        job.head.value_scales = job.head.key_scales + shape.scales / sizeof(float);
-        job.head.key_tile = (size_t)shape.key_tile;
-        job.head.value_stride = (size_t)shape.value_stride;
+        job.head = skl__kv_head_at(&shape, cache);
         job.kv = kv;
         job.head_dim = dim;
         job.queries = queries;
         job.clipped = clipped;
+        job.cold = (int)(queries % 2);
         job.gamma = -0.02f;
         job.zeta = 1.05f;
         for (i = 0; i < CONTEXT; i++) {
@@ -1057,7 +1050,7 @@ static void check_attention(skl_kv kv, size_t dim, int clipped, size_t queries)
             stored(value, dim, kv, values[i]);
         }
         for (i = 0; i < queries; i++) {
-            for (d = 0; d < dim; d++) q[i][d] = 2.0f * random_float();
+            for (d = 0; d < dim; d++) q[i][d] = (dim > 64 ? 1.0f : 2.0f) * random_float();
             job.q[i] = q[i];
             job.out[i] = out[i];
             job.first[i] = first[(i + dim) % 4];
@@ -1089,12 +1082,12 @@ static void check_attention(skl_kv kv, size_t dim, int clipped, size_t queries)
 
 static void test_attention(void)
 {
-    static const size_t dims[] = {7, 16, 40, 64};
+    static const size_t dims[] = {7, 16, 40, 64, 96, 128};
     size_t i, queries;
     int kv;
 
     for (kv = SKL_KV_F32; kv <= SKL_KV_I4; kv++)
-        for (i = 0; i < 4; i++)
+        for (i = 0; i < sizeof dims / sizeof *dims; i++)
             for (queries = 1; queries <= 4; queries++) {
                 check_attention((skl_kv)kv, dims[i], 0, queries);
                 check_attention((skl_kv)kv, dims[i], 1, queries);
