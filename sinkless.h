@@ -6245,28 +6245,30 @@ SKL__HELPER skl__v SKL__LANE(skl__vload_weights)(const unsigned char *weights, s
     return storage == SKL__ROWS_F16 ? skl__vload_f16(weights) : skl__vload_bf16(weights);
 }
 
-/* SKL__LANES_TILES rows by one token or as many: chains enough to hide the latency of the multiply-add, and few enough for the
+#define SKL__LANES_ROWS (SKL__LANES_CHAINS >= 16 ? 4 : 2)
+
+/* Rows by one token or by as many tokens: chains enough to hide the latency of the multiply-add, and few enough for the
  * registers.        sums  [tokens][16 rows] */
 SKL__HELPER void SKL__LANE(skl__rows)(skl__v (*sums)[16], size_t first, const unsigned char *const *rows, const float *x,
                                       int tokens, size_t n, skl__storage storage)
 {
     const size_t size = storage == SKL__ROWS_F32 ? 4 : 2;
-    skl__v acc[SKL__LANES_TILES][SKL__LANES_TILES];
+    skl__v acc[SKL__LANES_ROWS][SKL__LANES_ROWS];
     size_t k;
     int r, t;
     SKL__LANES_UNROLL for (t = 0; t < tokens; t++)
-        SKL__LANES_UNROLL for (r = 0; r < SKL__LANES_TILES; r++) acc[t][r] = skl__vset(0.0f);
+        SKL__LANES_UNROLL for (r = 0; r < SKL__LANES_ROWS; r++) acc[t][r] = skl__vset(0.0f);
     for (k = 0; k + 16 <= n; k += 16) {
-        skl__v values[SKL__LANES_TILES];
+        skl__v values[SKL__LANES_ROWS];
         SKL__LANES_UNROLL for (t = 0; t < tokens; t++) values[t] = skl__vload(x + (size_t)t * n + k);
-        SKL__LANES_UNROLL for (r = 0; r < SKL__LANES_TILES; r++) {
+        SKL__LANES_UNROLL for (r = 0; r < SKL__LANES_ROWS; r++) {
             const skl__v w = SKL__LANE(skl__vload_weights)(rows[r] + k * size, storage);
-            if (tokens == 1) SKL__FETCH(rows[r] + (k + SKL__LANES_TILES * n) * size); /* too short for a prefetcher to learn */
+            if (tokens == 1) SKL__FETCH(rows[r] + (k + SKL__LANES_ROWS * n) * size); /* too short for a prefetcher to learn */
             SKL__LANES_UNROLL for (t = 0; t < tokens; t++) acc[t][r] = skl__vfma(w, values[t], acc[t][r]);
         }
     }
     SKL__LANES_UNROLL for (t = 0; t < tokens; t++)
-        SKL__LANES_UNROLL for (r = 0; r < SKL__LANES_TILES; r++) sums[t][first + (size_t)r] = acc[t][r];
+        SKL__LANES_UNROLL for (r = 0; r < SKL__LANES_ROWS; r++) sums[t][first + (size_t)r] = acc[t][r];
 }
 
 /* The columns from `done` on, fewer than sixteen. */
@@ -6275,7 +6277,7 @@ SKL__FUNCTION void SKL__LANE(skl__rows_rest)(skl__v (*sums)[16], size_t first, c
 {
     const size_t size = storage == SKL__ROWS_F32 ? 4 : 2;
     int r, t;
-    for (r = 0; r < SKL__LANES_TILES; r++) {
+    for (r = 0; r < SKL__LANES_ROWS; r++) {
         unsigned char lanes[64] = {0};
         memcpy(lanes, rows[r] + done * size, (n - done) * size);
         for (t = 0; t < tokens; t++) {
@@ -6290,12 +6292,12 @@ SKL__HELPER void SKL__LANE(skl__rows16)(float *y, size_t y_stride, const skl__ma
                                         skl__storage storage)
 {
     const size_t begin = tile * 16, count = w->rows - begin < 16 ? w->rows - begin : 16, whole = w->columns / 16 * 16;
-    const unsigned char *row = w->data + begin * w->stride, *rows[SKL__LANES_TILES];
-    skl__v sums[SKL__LANES_TILES][16];
+    const unsigned char *row = w->data + begin * w->stride, *rows[SKL__LANES_ROWS];
+    skl__v sums[SKL__LANES_ROWS][16];
     size_t r, i;
     int t;
-    for (r = 0; r < 16; r += SKL__LANES_TILES) { /* rows beyond the matrix repeat its last one and are not stored */
-        for (i = 0; i < SKL__LANES_TILES; i++) {
+    for (r = 0; r < 16; r += SKL__LANES_ROWS) { /* rows beyond the matrix repeat its last one and are not stored */
+        for (i = 0; i < SKL__LANES_ROWS; i++) {
             rows[i] = row;
             if (r + i + 1 < count) row += w->stride;
         }
@@ -6311,8 +6313,8 @@ SKL__HELPER void SKL__LANE(skl__matmul_rows)(float *y, size_t y_stride, const sk
 {
     size_t tile, t;
     for (tile = tile_begin; tile < tile_end; tile++) {
-        for (t = 0; t + SKL__LANES_TILES <= tokens; t += SKL__LANES_TILES)
-            SKL__LANE(skl__rows16)(y + t * y_stride, y_stride, w, tile, x->values + t * w->columns, SKL__LANES_TILES, storage);
+        for (t = 0; t + SKL__LANES_ROWS <= tokens; t += SKL__LANES_ROWS)
+            SKL__LANE(skl__rows16)(y + t * y_stride, y_stride, w, tile, x->values + t * w->columns, SKL__LANES_ROWS, storage);
         for (; t < tokens; t++)
             SKL__LANE(skl__rows16)(y + t * y_stride, y_stride, w, tile, x->values + t * w->columns, 1, storage);
     }
@@ -6756,6 +6758,7 @@ static const skl__lane_kernels SKL__LANE(skl__lane_kernels) = {
 #undef SKL__FUNCTION
 #undef SKL__SPECIALISE
 #undef SKL__HELPER
+#undef SKL__LANES_ROWS
 #undef skl__vload_at
 
 #endif /* SKL__LANES */
