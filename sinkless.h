@@ -2880,7 +2880,8 @@ static void skl__matmul_scalar(float *y, size_t y_stride, const skl__matrix *w, 
  * Two ways through a matrix:
  *     stream   few tokens, memory-bound: one tile after the other, each line is unpacked in registers and used at once
  *     panel    many tokens, compute-bound: up to 512 columns of one or two tiles are unpacked once into a buffer in L1
- *              and meet all tokens, block by block; between two panels of a tile the accumulators rest in y
+ *              and meet a strip of tokens, block by block; between two panels of a tile the accumulators rest in a
+ *              buffer of their own: rows of y are often a multiple of 4 KB apart, and would share a few sets of L1
  *
  * Signs: vpdpbusd and vpmaddubsw multiply unsigned by signed bytes. Weights take the unsigned side with an offset (8
  * for 4 bits, 128 for 8 bits), and sums start at -offset * (sum of the activations), which is known beforehand and
@@ -2908,7 +2909,8 @@ static void skl__matmul_scalar(float *y, size_t y_stride, const skl__matrix *w, 
 
 #define SKL__PANEL_QUADS 128   /* a panel has up to 512 columns, 128 lines per tile */
 #define SKL__PANEL_UNITS 16    /* and up to 16 units: 256 columns if a unit is 16 */
-#define SKL__STRIP_TOKENS 96   /* tokens that meet one unpacked panel; a multiple of SKL__BLOCK_TOKENS */
+#define SKL__STRIP_TOKENS 96   /* tokens that meet one unpacked panel, at most */
+#define SKL__STRIP_TILES 8     /* and tiles that meet one strip of tokens */
 #define SKL__BLOCK_TOKENS 6    /* tokens in registers, at most */
 
 /* Statements once per token t of a block, once per vector j of a line, or for all of both, with t and j as constants:
@@ -2947,14 +2949,11 @@ typedef struct skl__x86_block {
     const int8_t *x[SKL__BLOCK_TOKENS];        /* [columns of the panel]; beyond the last token, that one again */
     const int32_t *starts;                     /* [BLOCK_TOKENS][PANEL_UNITS]: -offset * sum of a unit's activations */
     const float *x_scales, *x_sums;            /* [BLOCK_TOKENS][PANEL_UNITS] */
-    float *y;                                  /* first token, first row of the panel */
-    size_t y_stride;
-    size_t tokens;
-    size_t rows;                               /* of the matrix, from the first row of the panel on */
+    float *acc;                                /* [BLOCK_TOKENS][tiles][16]: what earlier panels made, and this one */
     size_t tiles, units, quads;                /* quads per unit */
     int row, minimum;
     int first, last;                           /* first, last panel of the tiles */
-    int split;                                 /* the only unit is longer than a panel: y carries integers meanwhile */
+    int split;                                 /* the only unit is longer than a panel: acc carries integers meanwhile */
 } skl__x86_block;
 
 typedef void skl__block_kernel(const skl__x86_block *block);
@@ -3030,18 +3029,23 @@ static SKL__TARGET(SKL__AVX2) void skl__unpack_codes(unsigned char *to, size_t s
 static SKL__TARGET(SKL__AVX2) void skl__unpack_scales(float *to, size_t step, const skl__x86_job *job,
                                                       const unsigned char *scales, size_t column, size_t units)
 {
-    const size_t half = job->w->wide ? 32 : 16;
-    size_t u;
+    const size_t half = job->w->wide ? 32 : 16, share = job->w->group / job->unit;
+    const unsigned char *from = scales + column / job->w->group * 2 * half;
+    size_t left = share - column / job->unit % share, u;
 
     for (u = 0; u < units; u++, to += step) {
-        const unsigned char *from = scales + (column + u * job->unit) / job->w->group * 2 * half;
         _mm256_store_ps(to, skl__load_scales_256(from, job->w->wide));
         _mm256_store_ps(to + 8, skl__load_scales_256(from + half, job->w->wide));
+        if (--left == 0) {
+            left = share;
+            from += 2 * half;
+        }
     }
 }
 
-/* What a strip of tokens brings to a panel besides its codes. */
+/* What a strip of tokens brings to a panel besides its codes, and what it takes from one panel to the next. */
 typedef struct skl__x86_strip {
+    float acc[SKL__STRIP_TILES * SKL__STRIP_TOKENS * 16];    /* [blocks of tiles][tokens][tiles][16] */
     int32_t starts[SKL__STRIP_TOKENS][SKL__PANEL_UNITS];
     float scales[SKL__STRIP_TOKENS][SKL__PANEL_UNITS];
     float sums[SKL__STRIP_TOKENS][SKL__PANEL_UNITS];
@@ -3094,7 +3098,34 @@ static void skl__fill_panel(skl__x86_panel *panel, const skl__x86_job *job, size
     }
 }
 
-/* All tiles against one strip of tokens, panel by panel. */
+/* The finished outputs of a block, [tokens][tiles][16], as far as the matrix has rows. */
+static SKL__TARGET(SKL__AVX2) void skl__store_block(const skl__x86_job *job, const float *acc, size_t token, size_t tokens,
+                                                    size_t tile, size_t tiles)
+{
+    const size_t rows = job->w->rows - tile * 16;
+    size_t t, i;
+
+    for (t = token; t < token + tokens; t++, acc += tiles * 16) {
+        float *y = job->y + t * job->y_stride + tile * 16;
+        const float scale = job->x->row ? job->x->scales[t] : 1.0f;
+        for (i = 0; i + 8 <= rows && i < tiles * 16; i += 8) {
+            _mm256_storeu_ps(y + i, _mm256_mul_ps(_mm256_load_ps(acc + i), _mm256_set1_ps(scale)));
+        }
+        for (; i < rows && i < tiles * 16; i++) y[i] = acc[i] * scale;
+    }
+}
+
+/* Asks for `bytes` of each of `tiles` tiles, `stride` apart. */
+static void skl__fetch_tiles(const unsigned char *from, size_t bytes, size_t tiles, size_t stride)
+{
+    size_t i;
+
+    for (; tiles > 0; tiles--, from += stride) {
+        for (i = 0; i < bytes; i += 64) _mm_prefetch((const char *)from + i, _MM_HINT_T0);
+    }
+}
+
+/* A few tiles against one strip of tokens, panel by panel. */
 static void skl__matmul_strip(const skl__x86_job *job, size_t tile_begin, size_t tile_end, size_t token, size_t tokens,
                               size_t tiles_max, size_t width, skl__block_kernel *kernel)
 {
@@ -3104,13 +3135,15 @@ static void skl__matmul_strip(const skl__x86_job *job, size_t tile_begin, size_t
     const size_t quads_max = job->unit == 16 ? SKL__PANEL_UNITS * 4 : SKL__PANEL_QUADS;
     const size_t units_max = quads_max * 4 / job->unit;    /* 0: a unit is longer than a panel */
     const size_t step = units_max ? units_max * job->unit : quads_max * 4;
-    size_t column, columns, tile, t, i;
+    const size_t code_bytes = w->storage == SKL__TILES_4 ? 8 : 16;    /* per column */
+    const size_t blocks = (tokens + width - 1) / width;
+    size_t column, columns, tile, t, i, burst;
+    const unsigned char *ahead;
     skl__x86_block block;
 
     block.scales = panel.scales;
     block.minima = panel.minima;
     block.codes = panel.codes;
-    block.y_stride = job->y_stride;
     block.row = job->x->row;
     block.minimum = w->minimum;
     block.split = units_max == 0;
@@ -3120,24 +3153,26 @@ static void skl__matmul_strip(const skl__x86_job *job, size_t tile_begin, size_t
         block.last = column + columns == w->columns;
         block.units = block.split ? 1 : columns / job->unit;
         block.quads = columns / 4 / block.units;
+        burst = (columns * code_bytes / blocks + 63) / 64 * 64;
         if (!block.split || block.first || block.last) {
             skl__fill_strip(&strip, job, token, tokens, block.split ? 0 : column, block.units);
         }
         for (tile = tile_begin; tile < tile_end; tile += block.tiles) {
             block.tiles = tile_end - tile < tiles_max ? tile_end - tile : tiles_max;
-            block.rows = w->rows - tile * 16;
+            block.acc = strip.acc + (tile - tile_begin) * SKL__STRIP_TOKENS * 16;
             skl__fill_panel(&panel, job, tile, block.tiles, column, columns / 4, block.units);
-            for (t = 0; t < tokens; t += width) {
-                block.tokens = tokens - t < width ? tokens - t : width;
-                for (i = 0; i < width; i++) {
-                    const size_t at = token + t + (i < block.tokens ? i : block.tokens - 1);
-                    block.x[i] = job->x->codes + at * job->x->stride + column;
-                }
+            ahead = tile + block.tiles < tile_end ? skl__tile_at(w, tile + block.tiles).codes + column * code_bytes
+                                                  : skl__tile_at(w, tile_begin).codes + (column + columns) * code_bytes;
+            for (t = 0; t < tokens; t += width, block.acc += width * block.tiles * 16, ahead += burst) {
+                const size_t n = tokens - t < width ? tokens - t : width;
+                const int8_t *x = job->x->codes + (token + t) * job->x->stride + column;
+                for (i = 0; i < width; i++) block.x[i] = x + (i < n ? i : n - 1) * job->x->stride;
                 block.starts = strip.starts[t];
                 block.x_scales = strip.scales[t];
                 block.x_sums = strip.sums[t];
-                block.y = job->y + (token + t) * job->y_stride + tile * 16;
+                skl__fetch_tiles(ahead, burst, block.tiles, w->stride);
                 kernel(&block);
+                if (block.last) skl__store_block(job, block.acc, token + t, n, tile, block.tiles);
             }
         }
     }
@@ -3147,15 +3182,18 @@ static void skl__matmul_strip(const skl__x86_job *job, size_t tile_begin, size_t
 static void skl__matmul_x86(const skl__x86_job *job, size_t tile_begin, size_t tile_end, size_t tokens,
                             size_t tiles_max, size_t width, skl__block_kernel *block, skl__stream_kernel *stream)
 {
-    const size_t last = (job->w->rows + 15) / 16;
-    size_t token = 0, tile, n;
+    const size_t last = (job->w->rows + 15) / 16, most = SKL__STRIP_TOKENS / width * width;
+    size_t token = 0, tile, end, n;
 
     if (tile_end > last) tile_end = last;
     while (token < tokens) {
         n = tokens - token;
         if (n > 4) {
-            n = n < SKL__STRIP_TOKENS ? n : SKL__STRIP_TOKENS;
-            skl__matmul_strip(job, tile_begin, tile_end, token, n, tiles_max, width, block);
+            n = n < most ? n : most;
+            for (tile = tile_begin; tile < tile_end; tile = end) {
+                end = tile_end - tile < SKL__STRIP_TILES ? tile_end : tile + SKL__STRIP_TILES;
+                skl__matmul_strip(job, tile, end, token, n, tiles_max, width, block);
+            }
         } else {
             for (tile = tile_begin; tile < tile_end; tile++) stream(job, tile, token, n);
         }
@@ -3227,11 +3265,6 @@ SKL__BODY_256 __m256i skl__row_mask_256(size_t rows, size_t row)
 }
 
 /* Rows [row, row + 8) of one token's outputs, as far as the matrix has them:  y  [rows] */
-SKL__BODY_256 __m256 skl__load_rows_256(const float *y, size_t rows, size_t row)
-{
-    return rows < row + 8 ? _mm256_maskload_ps(y + row, skl__row_mask_256(rows, row)) : _mm256_loadu_ps(y + row);
-}
-
 SKL__BODY_256 void skl__store_rows_256(float *y, size_t rows, size_t row, __m256 value)
 {
     if (rows < row + 8) _mm256_maskstore_ps(y + row, skl__row_mask_256(rows, row), value);
@@ -3297,10 +3330,7 @@ SKL__BODY_256 void skl__block_256(const skl__x86_block *b, const int width, cons
     size_t u, k = 0;
 
     SKL__EACH_CELL(width, vectors, acc[t][j] = _mm256_setzero_ps())
-    if (!b->first) {
-        SKL__EACH_CELL(width, vectors, if (t < b->tokens)
-                       acc[t][j] = skl__load_rows_256(b->y + t * b->y_stride, b->rows, 8 * j))
-    }
+    if (!b->first) { SKL__EACH_CELL(width, vectors, acc[t][j] = _mm256_load_ps(b->acc + (t * vectors + j) * 8)) }
     for (u = 0; u < b->units; u++) {
         SKL__EACH_CELL(width, vectors, isum[t][j] = _mm256_set1_epi32(starts[t * SKL__PANEL_UNITS + u]))
         if (row && b->split && !b->first) {
@@ -3326,12 +3356,7 @@ SKL__BODY_256 void skl__block_256(const skl__x86_block *b, const int width, cons
         scales += 16;
         minima += 16;
     }
-    if (row && b->last) {
-        SKL__EACH_CELL(width, vectors,
-                       acc[t][j] = _mm256_mul_ps(acc[t][j], _mm256_set1_ps(x_scales[t * SKL__PANEL_UNITS])))
-    }
-    SKL__EACH_CELL(width, vectors, if (t < b->tokens)
-                   skl__store_rows_256(b->y + t * b->y_stride, b->rows, 8 * j, acc[t][j]))
+    SKL__EACH_CELL(width, vectors, _mm256_store_ps(b->acc + (t * vectors + j) * 8, acc[t][j]))
 }
 
 /* The flag that the inner loop must not ask for becomes a constant here. */
@@ -3578,11 +3603,6 @@ SKL__BODY_512 __mmask16 skl__row_mask_512(size_t rows, size_t row)
 }
 
 /* Rows [row, row + 16) of one token's outputs, as far as the matrix has them:  y  [rows] */
-SKL__BODY_512 __m512 skl__load_rows_512(const float *y, size_t rows, size_t row)
-{
-    return rows < row + 16 ? _mm512_maskz_loadu_ps(skl__row_mask_512(rows, row), y + row) : _mm512_loadu_ps(y + row);
-}
-
 SKL__BODY_512 void skl__store_rows_512(float *y, size_t rows, size_t row, __m512 value)
 {
     if (rows < row + 16) _mm512_mask_storeu_ps(y + row, skl__row_mask_512(rows, row), value);
@@ -3648,10 +3668,7 @@ SKL__BODY_512 void skl__block_512(const skl__x86_block *b, const int width, cons
     size_t u, k = 0;
 
     SKL__EACH_CELL(width, vectors, acc[t][j] = _mm512_setzero_ps())
-    if (!b->first) {
-        SKL__EACH_CELL(width, vectors, if (t < b->tokens)
-                       acc[t][j] = skl__load_rows_512(b->y + t * b->y_stride, b->rows, 16 * j))
-    }
+    if (!b->first) { SKL__EACH_CELL(width, vectors, acc[t][j] = _mm512_load_ps(b->acc + (t * vectors + j) * 16)) }
     for (u = 0; u < b->units; u++) {
         SKL__EACH_CELL(width, vectors, isum[t][j] = _mm512_set1_epi32(starts[t * SKL__PANEL_UNITS + u]))
         if (row && b->split && !b->first) {
@@ -3677,12 +3694,7 @@ SKL__BODY_512 void skl__block_512(const skl__x86_block *b, const int width, cons
         scales += vectors * 16;
         minima += vectors * 16;
     }
-    if (row && b->last) {
-        SKL__EACH_CELL(width, vectors,
-                       acc[t][j] = _mm512_mul_ps(acc[t][j], _mm512_set1_ps(x_scales[t * SKL__PANEL_UNITS])))
-    }
-    SKL__EACH_CELL(width, vectors, if (t < b->tokens)
-                   skl__store_rows_512(b->y + t * b->y_stride, b->rows, 16 * j, acc[t][j]))
+    SKL__EACH_CELL(width, vectors, _mm512_store_ps(b->acc + (t * vectors + j) * 16, acc[t][j]))
 }
 
 /* The flag that the inner loop must not ask for becomes a constant here. */
@@ -3858,8 +3870,10 @@ static void skl__matmul_q8_a8_avx512(float *y, size_t y_stride, const skl__matri
 
 static SKL__TARGET(SKL__AVX512VNNI) void skl__block_avx512vnni(const skl__x86_block *b)
 {
-    if (b->tiles == 2) skl__block_each_512(b, 6, 2, skl__dot_vnni_512, 0);
-    else skl__block_each_512(b, 6, 1, skl__dot_vnni_512, 0);
+    if (b->row && b->tiles == 2) skl__block_512(b, 6, 2, 1, skl__dot_vnni_512, 0);
+    else if (b->row) skl__block_512(b, 6, 1, 1, skl__dot_vnni_512, 0);
+    else if (b->tiles == 2) skl__block_512(b, 5, 2, 0, skl__dot_vnni_512, 0);
+    else skl__block_512(b, 5, 1, 0, skl__dot_vnni_512, 0);
 }
 
 #define SKL__FAR_TILES 4     /* tiles that are read at once */
@@ -3936,7 +3950,7 @@ static void skl__matmul_avx512vnni(float *y, size_t y_stride, const skl__matrix 
 
     for (tile = tile_begin; tile < tile_begin + far; tile++) skl__stream_far_avx512vnni(&job, tile, far);
     tile_begin += far * SKL__FAR_TILES;
-    skl__matmul_x86(&job, tile_begin, tile_end, tokens, 2, 6, skl__block_avx512vnni, skl__stream_avx512vnni);
+    skl__matmul_x86(&job, tile_begin, tile_end, tokens, 2, x->row ? 6 : 5, skl__block_avx512vnni, skl__stream_avx512vnni);
 }
 
 #endif /* SKL__X86_KERNELS */
