@@ -3147,6 +3147,7 @@ static void skl__matmul_strip(const skl__x86_job *job, size_t tile_begin, size_t
     block.row = job->x->row;
     block.minimum = w->minimum;
     block.split = units_max == 0;
+    memset(strip.acc, 0, (tile_end - tile_begin) * SKL__STRIP_TOKENS * 16 * sizeof *strip.acc);
     for (column = 0; column < w->columns; column += step) {
         columns = w->columns - column < step ? w->columns - column : step;
         block.first = column == 0;
@@ -3248,6 +3249,13 @@ SKL__BODY_256 __m256i skl__pairs_256(__m256i pair, __m256i w, __m256i x)
     return _mm256_add_epi16(pair, _mm256_maddubs_epi16(w, x));
 }
 
+/* The same, in an order that GCC does not change: it would run out of registers. No sum is as large as that vpaddsw would cut it. */
+SKL__BODY_256 __m256i skl__pairs_in_order_256(__m256i pair, __m256i w, __m256i x, int step)
+{
+    if (step % 2) return _mm256_adds_epi16(pair, _mm256_maddubs_epi16(w, x));
+    return skl__pairs_256(pair, w, x);
+}
+
 SKL__BODY_256 __m256i skl__widen_256(__m256i sum, __m256i pair)
 {
     return _mm256_add_epi32(sum, _mm256_madd_epi16(pair, _mm256_set1_epi16(1)));
@@ -3277,11 +3285,24 @@ SKL__BODY_256 __m256 skl__scale_add_256(__m256 acc, __m256 scale, const float *x
     return _mm256_fmadd_ps(row ? scale : _mm256_mul_ps(scale, _mm256_set1_ps(*x_scale)), value, acc);
 }
 
-/* One unit of a block by dot steps:  isum  [width][vectors]    codes  [quads][64] */
-SKL__BODY_256 void skl__unit_dot_256(__m256i (*isum)[2], const unsigned char *codes, const skl__x86_block *b, size_t k,
-                                     const int width, const int vectors, skl__dot_256 *dot)
+SKL__BODY_256 void skl__scale_into_256(float *acc, __m256 scale, const float *x_scale, __m256 value, int row)
 {
-    const unsigned char *end = codes + b->quads * 64;
+    _mm256_store_ps(acc, skl__scale_add_256(_mm256_load_ps(acc), scale, x_scale, value, row));
+}
+
+/* The integers that an accumulator carries from panel to panel of a split unit; it is 0 again afterwards. */
+SKL__BODY_256 __m256i skl__take_sum_256(float *acc)
+{
+    const __m256i sum = _mm256_castps_si256(_mm256_load_ps(acc));
+    _mm256_store_ps(acc, _mm256_setzero_ps());
+    return sum;
+}
+
+/* One unit of a block by dot steps:  isum  [width][vectors]    codes  [quads][64]    x  [width][columns of the unit] */
+SKL__BODY_256 void skl__unit_dot_256(__m256i (*isum)[2], const unsigned char *codes, size_t quads, const int8_t *const *x,
+                                     size_t k, const int width, const int vectors, skl__dot_256 *dot)
+{
+    const unsigned char *end = codes + quads * 64;
     __m256i line[2];
     int i;
 
@@ -3289,35 +3310,37 @@ SKL__BODY_256 void skl__unit_dot_256(__m256i (*isum)[2], const unsigned char *co
         SKL__UNROLL_4
         for (i = 0; i < 4; i++, codes += 64, k += 4) {
             SKL__EACH_VECTOR(vectors, line[j] = skl__load_line_256(codes + j * 32))
-            SKL__EACH_CELL(width, vectors, isum[t][j] = dot(isum[t][j], line[j], skl__broadcast_256(b->x[t] + k)))
+            SKL__EACH_CELL(width, vectors, isum[t][j] = dot(isum[t][j], line[j], skl__broadcast_256(x[t] + k)))
         }
     } while (codes < end);
 }
 
 /* The same in 16 bits, up to `chain` quads at a time. */
-SKL__BODY_256 void skl__unit_chain_256(__m256i (*isum)[2], const unsigned char *codes, const skl__x86_block *b,
+SKL__BODY_256 void skl__unit_chain_256(__m256i (*isum)[2], const unsigned char *codes, size_t quads, const int8_t *const *x,
                                        size_t k, const int width, const int vectors, const size_t chain)
 {
-    const unsigned char *end = codes + b->quads * 64, *stop;
+    const unsigned char *end = codes + quads * 64, *stop;
     __m256i pair[SKL__BLOCK_TOKENS][2], line[2];
+    int i;
 
     while (codes < end) {
-        stop = chain < b->quads ? codes + chain * 64 : end;
+        stop = chain < quads ? codes + chain * 64 : end;
         SKL__EACH_CELL(width, vectors, pair[t][j] = _mm256_setzero_si256())
         do {
-            SKL__EACH_VECTOR(vectors, line[j] = skl__load_line_256(codes + j * 32))
-            SKL__EACH_CELL(width, vectors,
-                           pair[t][j] = skl__pairs_256(pair[t][j], line[j], skl__broadcast_256(b->x[t] + k)))
-            codes += 64;
-            k += 4;
+            SKL__UNROLL_4
+            for (i = 0; i < 4; i++, codes += 64, k += 4) {
+                SKL__EACH_VECTOR(vectors, line[j] = skl__load_line_256(codes + j * 32))
+                SKL__EACH_CELL(width, vectors, const __m256i quad = skl__broadcast_256(x[t] + k);
+                               pair[t][j] = skl__pairs_in_order_256(pair[t][j], line[j], quad, i))
+            }
         } while (codes < stop);
         SKL__EACH_CELL(width, vectors, isum[t][j] = skl__widen_256(isum[t][j], pair[t][j]))
     }
 }
 
 /* Body of the block kernels: `width` tokens x the two halves of one tile. 16 registers do not hold two kinds of sums:
- * with 6 x 2 the float accumulators are in memory, touched once per unit. Chains and signs also need registers for
- * products and take 4 x 2.
+ * the float accumulators are in memory, touched once per unit. With 6 x 2, 12 integer sums, 2 lines and a broadcast
+ * take 15 registers; chains and signs also need some for products and take 4 x 2.
  *     chain    quads whose products add up in 16 bits before they are widened; 0 where dot makes the sums */
 SKL__BODY_256 void skl__block_256(const skl__x86_block *b, const int width, const int vectors, const int row,
                                   skl__dot_256 *dot, const size_t chain)
@@ -3325,38 +3348,39 @@ SKL__BODY_256 void skl__block_256(const skl__x86_block *b, const int width, cons
     const unsigned char *codes = b->codes;
     const float *scales = b->scales, *minima = b->minima, *x_scales = b->x_scales, *x_sums = b->x_sums;
     const int32_t *starts = b->starts;
+    const size_t quads = b->quads;
+    const int8_t *x[SKL__BLOCK_TOKENS];
+    float *acc = b->acc;
     __m256i isum[SKL__BLOCK_TOKENS][2];
-    __m256 acc[SKL__BLOCK_TOKENS][2], scale[2];
+    __m256 scale[2];
     size_t u, k = 0;
 
-    SKL__EACH_CELL(width, vectors, acc[t][j] = _mm256_setzero_ps())
-    if (!b->first) { SKL__EACH_CELL(width, vectors, acc[t][j] = _mm256_load_ps(b->acc + (t * vectors + j) * 8)) }
+    SKL__EACH_TOKEN(width, x[t] = b->x[t])
     for (u = 0; u < b->units; u++) {
         SKL__EACH_CELL(width, vectors, isum[t][j] = _mm256_set1_epi32(starts[t * SKL__PANEL_UNITS + u]))
         if (row && b->split && !b->first) {
-            SKL__EACH_CELL(width, vectors, isum[t][j] = _mm256_castps_si256(acc[t][j]); acc[t][j] = _mm256_setzero_ps())
+            SKL__EACH_CELL(width, vectors, isum[t][j] = skl__take_sum_256(acc + (t * vectors + j) * 8))
         }
-        if (chain) skl__unit_chain_256(isum, codes, b, k, width, vectors, chain);
-        else skl__unit_dot_256(isum, codes, b, k, width, vectors, dot);
-        codes += b->quads * 64;
-        k += b->quads * 4;
+        if (chain) skl__unit_chain_256(isum, codes, quads, x, k, width, vectors, chain);
+        else skl__unit_dot_256(isum, codes, quads, x, k, width, vectors, dot);
+        codes += quads * 64;
+        k += quads * 4;
         if (row && b->split && !b->last) {
-            SKL__EACH_CELL(width, vectors, acc[t][j] = _mm256_castsi256_ps(isum[t][j]))
+            SKL__EACH_CELL(width, vectors, _mm256_store_ps(acc + (t * vectors + j) * 8, _mm256_castsi256_ps(isum[t][j])))
             break;
         }
         SKL__EACH_VECTOR(vectors, scale[j] = _mm256_load_ps(scales + 8 * j))
-        SKL__EACH_CELL(width, vectors, acc[t][j] = skl__scale_add_256(
-            acc[t][j], scale[j], x_scales + t * SKL__PANEL_UNITS + u, skl__to_float_256(isum[t][j]), row))
+        SKL__EACH_CELL(width, vectors, skl__scale_into_256(
+            acc + (t * vectors + j) * 8, scale[j], x_scales + t * SKL__PANEL_UNITS + u, skl__to_float_256(isum[t][j]), row))
         if (b->minimum) {
             SKL__EACH_VECTOR(vectors, scale[j] = _mm256_load_ps(minima + 8 * j))
-            SKL__EACH_CELL(width, vectors, acc[t][j] = skl__scale_add_256(
-                acc[t][j], scale[j], x_scales + t * SKL__PANEL_UNITS + u,
+            SKL__EACH_CELL(width, vectors, skl__scale_into_256(
+                acc + (t * vectors + j) * 8, scale[j], x_scales + t * SKL__PANEL_UNITS + u,
                 _mm256_set1_ps(x_sums[t * SKL__PANEL_UNITS + u]), row))
         }
         scales += 16;
         minima += 16;
     }
-    SKL__EACH_CELL(width, vectors, _mm256_store_ps(b->acc + (t * vectors + j) * 8, acc[t][j]))
 }
 
 /* The flag that the inner loop must not ask for becomes a constant here. */
@@ -3587,6 +3611,13 @@ SKL__BODY_512 __m512i skl__pairs_512(__m512i pair, __m512i w, __m512i x)
     return _mm512_add_epi16(pair, _mm512_maddubs_epi16(w, x));
 }
 
+/* The same, see there. No sum is as large as that vpaddsw would cut it. */
+SKL__BODY_512 __m512i skl__pairs_in_order_512(__m512i pair, __m512i w, __m512i x, int step)
+{
+    if (step % 2) return _mm512_adds_epi16(pair, _mm512_maddubs_epi16(w, x));
+    return skl__pairs_512(pair, w, x);
+}
+
 SKL__BODY_512 __m512i skl__widen_512(__m512i sum, __m512i pair)
 {
     return _mm512_add_epi32(sum, _mm512_madd_epi16(pair, _mm512_set1_epi16(1)));
@@ -3615,11 +3646,11 @@ SKL__BODY_512 __m512 skl__scale_add_512(__m512 acc, __m512 scale, const float *x
     return _mm512_fmadd_ps(row ? scale : _mm512_mul_ps(scale, _mm512_set1_ps(*x_scale)), value, acc);
 }
 
-/* One unit of a block by dot steps:  isum  [width][vectors]    codes  [quads][vectors][64] */
-SKL__BODY_512 void skl__unit_dot_512(__m512i (*isum)[2], const unsigned char *codes, const skl__x86_block *b, size_t k,
-                                     const int width, const int vectors, skl__dot_512 *dot)
+/* One unit of a block by dot steps:  isum  [width][vectors]    codes  [quads][vectors][64]    x  [width][columns of the unit] */
+SKL__BODY_512 void skl__unit_dot_512(__m512i (*isum)[2], const unsigned char *codes, size_t quads, const int8_t *const *x,
+                                     size_t k, const int width, const int vectors, skl__dot_512 *dot)
 {
-    const unsigned char *end = codes + b->quads * (size_t)vectors * 64;
+    const unsigned char *end = codes + quads * (size_t)vectors * 64;
     __m512i line[2];
     int i;
 
@@ -3627,27 +3658,29 @@ SKL__BODY_512 void skl__unit_dot_512(__m512i (*isum)[2], const unsigned char *co
         SKL__UNROLL_4
         for (i = 0; i < 4; i++, codes += vectors * 64, k += 4) {
             SKL__EACH_VECTOR(vectors, line[j] = skl__load_line_512(codes + j * 64))
-            SKL__EACH_CELL(width, vectors, isum[t][j] = dot(isum[t][j], line[j], skl__broadcast_512(b->x[t] + k)))
+            SKL__EACH_CELL(width, vectors, isum[t][j] = dot(isum[t][j], line[j], skl__broadcast_512(x[t] + k)))
         }
     } while (codes < end);
 }
 
 /* The same in 16 bits, up to `chain` quads at a time. */
-SKL__BODY_512 void skl__unit_chain_512(__m512i (*isum)[2], const unsigned char *codes, const skl__x86_block *b,
+SKL__BODY_512 void skl__unit_chain_512(__m512i (*isum)[2], const unsigned char *codes, size_t quads, const int8_t *const *x,
                                        size_t k, const int width, const int vectors, const size_t chain)
 {
-    const unsigned char *end = codes + b->quads * (size_t)vectors * 64, *stop;
+    const unsigned char *end = codes + quads * (size_t)vectors * 64, *stop;
     __m512i pair[SKL__BLOCK_TOKENS][2], line[2];
+    int i;
 
     while (codes < end) {
-        stop = chain < b->quads ? codes + chain * (size_t)vectors * 64 : end;
+        stop = chain < quads ? codes + chain * (size_t)vectors * 64 : end;
         SKL__EACH_CELL(width, vectors, pair[t][j] = _mm512_setzero_si512())
         do {
-            SKL__EACH_VECTOR(vectors, line[j] = skl__load_line_512(codes + j * 64))
-            SKL__EACH_CELL(width, vectors,
-                           pair[t][j] = skl__pairs_512(pair[t][j], line[j], skl__broadcast_512(b->x[t] + k)))
-            codes += vectors * 64;
-            k += 4;
+            SKL__UNROLL_4
+            for (i = 0; i < 4; i++, codes += vectors * 64, k += 4) {
+                SKL__EACH_VECTOR(vectors, line[j] = skl__load_line_512(codes + j * 64))
+                SKL__EACH_CELL(width, vectors, const __m512i quad = skl__broadcast_512(x[t] + k);
+                               pair[t][j] = skl__pairs_in_order_512(pair[t][j], line[j], quad, i))
+            }
         } while (codes < stop);
         SKL__EACH_CELL(width, vectors, isum[t][j] = skl__widen_512(isum[t][j], pair[t][j]))
     }
@@ -3663,21 +3696,23 @@ SKL__BODY_512 void skl__block_512(const skl__x86_block *b, const int width, cons
     const unsigned char *codes = b->codes;
     const float *scales = b->scales, *minima = b->minima, *x_scales = b->x_scales, *x_sums = b->x_sums;
     const int32_t *starts = b->starts;
+    const size_t quads = b->quads;
+    const int8_t *x[SKL__BLOCK_TOKENS];
     __m512i isum[SKL__BLOCK_TOKENS][2];
     __m512 acc[SKL__BLOCK_TOKENS][2], scale[2];
     size_t u, k = 0;
 
-    SKL__EACH_CELL(width, vectors, acc[t][j] = _mm512_setzero_ps())
-    if (!b->first) { SKL__EACH_CELL(width, vectors, acc[t][j] = _mm512_load_ps(b->acc + (t * vectors + j) * 16)) }
+    SKL__EACH_TOKEN(width, x[t] = b->x[t])
+    SKL__EACH_CELL(width, vectors, acc[t][j] = _mm512_load_ps(b->acc + (t * vectors + j) * 16))
     for (u = 0; u < b->units; u++) {
         SKL__EACH_CELL(width, vectors, isum[t][j] = _mm512_set1_epi32(starts[t * SKL__PANEL_UNITS + u]))
         if (row && b->split && !b->first) {
             SKL__EACH_CELL(width, vectors, isum[t][j] = _mm512_castps_si512(acc[t][j]); acc[t][j] = _mm512_setzero_ps())
         }
-        if (chain) skl__unit_chain_512(isum, codes, b, k, width, vectors, chain);
-        else skl__unit_dot_512(isum, codes, b, k, width, vectors, dot);
-        codes += b->quads * (size_t)vectors * 64;
-        k += b->quads * 4;
+        if (chain) skl__unit_chain_512(isum, codes, quads, x, k, width, vectors, chain);
+        else skl__unit_dot_512(isum, codes, quads, x, k, width, vectors, dot);
+        codes += quads * (size_t)vectors * 64;
+        k += quads * 4;
         if (row && b->split && !b->last) {
             SKL__EACH_CELL(width, vectors, acc[t][j] = _mm512_castsi512_ps(isum[t][j]))
             break;
