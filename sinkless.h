@@ -2879,15 +2879,16 @@ static void skl__matmul_scalar(float *y, size_t y_stride, const skl__matrix *w, 
  *
  * Two ways through a matrix:
  *     stream   few tokens, memory-bound: one tile after the other, each line is unpacked in registers and used at once
- *     panel    many tokens, compute-bound: up to 512 columns of one or two tiles are unpacked once into a buffer in L1
- *              and meet a strip of tokens, block by block; between two panels of a tile the accumulators rest in a
- *              buffer of their own: rows of y are often a multiple of 4 KB apart, and would share a few sets of L1
+ *     panel    many tokens, compute-bound: up to 1024 columns of a tile or two meet a strip of tokens, block by block.
+ *              With 256 bits the codes are unpacked once into a buffer in L1; 512 bits have the registers, and idle ports,
+ *              to do that on the way. Between two panels of a tile the accumulators rest in a buffer of their own:
+ *              rows of y are often a multiple of 4 KB apart, and would share a few sets of L1
  *
  * Signs: vpdpbusd and vpmaddubsw multiply unsigned by signed bytes. Weights take the unsigned side with an offset (8
  * for 4 bits, 128 for 8 bits), and sums start at -offset * (sum of the activations), which is known beforehand and
  * costs nothing. Without VNNI, products meet in 16 bits:
  *     chain    codes of 4 bits: a pair is at most 2 * 15 * 127 = 3810, so 8 pairs (a run of 32 columns) make at most
- *              30480; with activations of 4 bits, 2 * 15 * 7 = 210, the 128 pairs of a whole panel make at most 26880
+ *              30480; with activations of 4 bits, 2 * 15 * 7 = 210, 128 pairs (512 columns) make at most 26880
  *     sign     codes of 8 bits: |w| * (x with the sign of w), a pair is at most 2 * 128 * 127 = 32512, widened at once
  * ================================================================================================================== */
 #if SKL__X86_KERNELS
@@ -2907,9 +2908,9 @@ static void skl__matmul_scalar(float *y, size_t y_stride, const skl__matrix *w, 
 #define SKL__BODY_256 SKL__INLINE SKL__TARGET(SKL__AVX2)
 #define SKL__BODY_512 SKL__INLINE SKL__TARGET(SKL__AVX512)
 
-#define SKL__PANEL_QUADS 128   /* a panel has up to 512 columns, 128 lines per tile */
-#define SKL__PANEL_UNITS 16    /* and up to 16 units: 256 columns if a unit is 16 */
-#define SKL__STRIP_TOKENS 96   /* tokens that meet one unpacked panel, at most */
+#define SKL__PANEL_QUADS 256   /* a panel has up to 1024 columns */
+#define SKL__PANEL_UNITS 32    /* and up to 32 units: 512 columns if a unit is 16 */
+#define SKL__STRIP_TOKENS 96   /* tokens that meet one panel, at most */
 #define SKL__STRIP_TILES 8     /* and tiles that meet one strip of tokens */
 #define SKL__BLOCK_TOKENS 6    /* tokens in registers, at most */
 
@@ -2944,13 +2945,15 @@ typedef struct skl__x86_job {
 
 /* A block of tokens against an unpacked panel. */
 typedef struct skl__x86_block {
-    const unsigned char *codes;                /* [quads][tiles][64] */
+    const unsigned char *codes;                /* [quads][64], or, with 512 bits, as they are in memory */
+    size_t far;                                /* bytes from there to the codes of the second tile */
+    unsigned char flip;                        /* of the job */
     const float *scales, *minima;              /* [units][tiles][16] */
     const int8_t *x[SKL__BLOCK_TOKENS];        /* [columns of the panel]; beyond the last token, that one again */
     const int32_t *starts;                     /* [BLOCK_TOKENS][PANEL_UNITS]: -offset * sum of a unit's activations */
     const float *x_scales, *x_sums;            /* [BLOCK_TOKENS][PANEL_UNITS] */
     float *acc;                                /* [BLOCK_TOKENS][tiles][16]: what earlier panels made, and this one */
-    size_t tiles, units, quads;                /* quads per unit */
+    size_t units, quads;                       /* quads per unit */
     int row, minimum;
     int first, last;                           /* first, last panel of the tiles */
     int split;                                 /* the only unit is longer than a panel: acc carries integers meanwhile */
@@ -2995,16 +2998,22 @@ SKL__BODY_256 __m256 skl__load_scales_256(const unsigned char *scales, int wide)
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)scales));
 }
 
-/* Codes of one tile, `quads` lines from column `column` on, one byte each in ascending columns:  to  [quads][step] */
-static SKL__TARGET(SKL__AVX2) void skl__unpack_codes(unsigned char *to, size_t step, const skl__x86_job *job,
-                                                     const unsigned char *codes, size_t column, size_t quads)
+/* Codes of a column of a tile. */
+SKL__INLINE size_t skl__column_bytes(const skl__matrix *w)
+{
+    return w->storage == SKL__TILES_4 ? 8 : 16;
+}
+
+/* Codes of one tile, `quads` lines from column `column` on, one byte each in ascending columns:  to  [quads][64] */
+static SKL__TARGET(SKL__AVX2) void skl__unpack_codes(unsigned char *to, const skl__x86_job *job, const unsigned char *codes,
+                                                     size_t column, size_t quads)
 {
     const __m256i low = _mm256_set1_epi8(15), flip = _mm256_set1_epi8((char)job->flip);
-    const unsigned char *from = codes + column * (job->w->storage == SKL__TILES_4 ? 8 : 16);
+    const unsigned char *from = codes + column * skl__column_bytes(job->w);
     size_t q, c, half;
 
     if (job->w->storage == SKL__TILES_8) {
-        for (q = 0; q < quads; q++, from += 64, to += step) {
+        for (q = 0; q < quads; q++, from += 64, to += 64) {
             for (half = 0; half < 64; half += 32) {
                 const __m256i line = _mm256_loadu_si256((const __m256i *)(const void *)(from + half));
                 _mm256_store_si256((__m256i *)(void *)(to + half), _mm256_xor_si256(line, flip));
@@ -3012,14 +3021,14 @@ static SKL__TARGET(SKL__AVX2) void skl__unpack_codes(unsigned char *to, size_t s
         }
         return;
     }
-    for (q = 0; q < quads; q += 8, from += 256, to += 8 * step) {
+    for (q = 0; q < quads; q += 8, from += 256, to += 8 * 64) {
         for (c = 0; c < 4; c++) {
             for (half = 0; half < 64; half += 32) {
                 const __m256i line = _mm256_loadu_si256((const __m256i *)(const void *)(from + c * 64 + half));
-                unsigned char *at = to + c * step + half;
+                unsigned char *at = to + c * 64 + half;
                 const __m256i high = _mm256_srli_epi16(line, 4);
                 _mm256_store_si256((__m256i *)(void *)at, _mm256_and_si256(line, low));
-                _mm256_store_si256((__m256i *)(void *)(at + 4 * step), _mm256_and_si256(high, low));
+                _mm256_store_si256((__m256i *)(void *)(at + 4 * 64), _mm256_and_si256(high, low));
             }
         }
     }
@@ -3081,37 +3090,50 @@ static SKL__TARGET(SKL__AVX2) void skl__fill_strip(skl__x86_strip *strip, const 
 }
 
 typedef struct skl__x86_panel {
-    unsigned char codes[SKL__PANEL_QUADS * 2 * 64];    /* [quads][tiles][64] */
+    unsigned char codes[SKL__PANEL_QUADS * 64];        /* [quads][64]; unused with 512 bits */
     float scales[SKL__PANEL_UNITS * 2 * 16];           /* [units][tiles][16] */
     float minima[SKL__PANEL_UNITS * 2 * 16];
 } skl__x86_panel;
 
-static void skl__fill_panel(skl__x86_panel *panel, const skl__x86_job *job, size_t tile, size_t tiles, size_t column,
-                            size_t quads, size_t units)
+/* The scales of one tile of a panel of `tiles`. */
+static void skl__fill_scales(skl__x86_panel *panel, const skl__x86_job *job, const skl__tile *tile, size_t tiles, size_t j,
+                             size_t column, size_t units)
 {
-    size_t j;
-    for (j = 0; j < tiles; j++) {
-        const skl__tile parts = skl__tile_at(job->w, tile + j);
-        skl__unpack_codes(panel->codes + j * 64, tiles * 64, job, parts.codes, column, quads);
-        skl__unpack_scales(panel->scales + j * 16, tiles * 16, job, parts.scales, column, units);
-        if (job->w->minimum) skl__unpack_scales(panel->minima + j * 16, tiles * 16, job, parts.minima, column, units);
+    skl__unpack_scales(panel->scales + j * 16, tiles * 16, job, tile->scales, column, units);
+    if (job->w->minimum) skl__unpack_scales(panel->minima + j * 16, tiles * 16, job, tile->minima, column, units);
+}
+
+/* Readies one tile, or two; where there is no second one, the first takes its place and the outputs go nowhere. */
+static void skl__fill_panel(skl__x86_panel *panel, skl__x86_block *block, const skl__x86_job *job, size_t tile, size_t tiles,
+                            size_t tiles_max, size_t column, size_t quads)
+{
+    const skl__tile first = skl__tile_at(job->w, tile), second = skl__tile_at(job->w, tile + tiles - 1);
+
+    skl__fill_scales(panel, job, &first, tiles_max, 0, column, block->units);
+    if (tiles_max == 1) {
+        skl__unpack_codes(panel->codes, job, first.codes, column, quads);
+        block->codes = panel->codes;
+    } else {
+        skl__fill_scales(panel, job, &second, tiles_max, 1, column, block->units);
+        block->codes = first.codes + column * skl__column_bytes(job->w);
+        block->far = (size_t)(second.codes - first.codes);
     }
 }
 
-/* The finished outputs of a block, [tokens][tiles][16], as far as the matrix has rows. */
-static SKL__TARGET(SKL__AVX2) void skl__store_block(const skl__x86_job *job, const float *acc, size_t token, size_t tokens,
-                                                    size_t tile, size_t tiles)
+/* The finished outputs of a block, as far as there are tiles and rows:  acc  [tokens][stride] */
+static SKL__TARGET(SKL__AVX2) void skl__store_block(const skl__x86_job *job, const float *acc, size_t stride, size_t token,
+                                                    size_t tokens, size_t tile, size_t tiles)
 {
-    const size_t rows = job->w->rows - tile * 16;
+    const size_t left = job->w->rows - tile * 16, rows = left < tiles * 16 ? left : tiles * 16;
     size_t t, i;
 
-    for (t = token; t < token + tokens; t++, acc += tiles * 16) {
+    for (t = token; t < token + tokens; t++, acc += stride) {
         float *y = job->y + t * job->y_stride + tile * 16;
         const float scale = job->x->row ? job->x->scales[t] : 1.0f;
-        for (i = 0; i + 8 <= rows && i < tiles * 16; i += 8) {
+        for (i = 0; i + 8 <= rows; i += 8) {
             _mm256_storeu_ps(y + i, _mm256_mul_ps(_mm256_load_ps(acc + i), _mm256_set1_ps(scale)));
         }
-        for (; i < rows && i < tiles * 16; i++) y[i] = acc[i] * scale;
+        for (; i < rows; i++) y[i] = acc[i] * scale;
     }
 }
 
@@ -3135,19 +3157,18 @@ static void skl__matmul_strip(const skl__x86_job *job, size_t tile_begin, size_t
     const size_t quads_max = job->unit == 16 ? SKL__PANEL_UNITS * 4 : SKL__PANEL_QUADS;
     const size_t units_max = quads_max * 4 / job->unit;    /* 0: a unit is longer than a panel */
     const size_t step = units_max ? units_max * job->unit : quads_max * 4;
-    const size_t code_bytes = w->storage == SKL__TILES_4 ? 8 : 16;    /* per column */
-    const size_t blocks = (tokens + width - 1) / width;
-    size_t column, columns, tile, t, i, burst;
+    const size_t code_bytes = skl__column_bytes(w), blocks = (tokens + width - 1) / width;
+    size_t column, columns, tile, tiles, t, i, burst;
     const unsigned char *ahead;
     skl__x86_block block;
 
+    block.flip = job->flip;
     block.scales = panel.scales;
     block.minima = panel.minima;
-    block.codes = panel.codes;
     block.row = job->x->row;
     block.minimum = w->minimum;
     block.split = units_max == 0;
-    memset(strip.acc, 0, (tile_end - tile_begin) * SKL__STRIP_TOKENS * 16 * sizeof *strip.acc);
+    memset(strip.acc, 0, sizeof strip.acc);
     for (column = 0; column < w->columns; column += step) {
         columns = w->columns - column < step ? w->columns - column : step;
         block.first = column == 0;
@@ -3158,22 +3179,22 @@ static void skl__matmul_strip(const skl__x86_job *job, size_t tile_begin, size_t
         if (!block.split || block.first || block.last) {
             skl__fill_strip(&strip, job, token, tokens, block.split ? 0 : column, block.units);
         }
-        for (tile = tile_begin; tile < tile_end; tile += block.tiles) {
-            block.tiles = tile_end - tile < tiles_max ? tile_end - tile : tiles_max;
+        for (tile = tile_begin; tile < tile_end; tile += tiles) {
+            tiles = tile_end - tile < tiles_max ? tile_end - tile : tiles_max;
             block.acc = strip.acc + (tile - tile_begin) * SKL__STRIP_TOKENS * 16;
-            skl__fill_panel(&panel, job, tile, block.tiles, column, columns / 4, block.units);
-            ahead = tile + block.tiles < tile_end ? skl__tile_at(w, tile + block.tiles).codes + column * code_bytes
-                                                  : skl__tile_at(w, tile_begin).codes + (column + columns) * code_bytes;
-            for (t = 0; t < tokens; t += width, block.acc += width * block.tiles * 16, ahead += burst) {
+            skl__fill_panel(&panel, &block, job, tile, tiles, tiles_max, column, columns / 4);
+            ahead = tile + tiles < tile_end ? skl__tile_at(w, tile + tiles).codes + column * code_bytes
+                                            : skl__tile_at(w, tile_begin).codes + (column + columns) * code_bytes;
+            for (t = 0; t < tokens; t += width, block.acc += width * tiles_max * 16, ahead += burst) {
                 const size_t n = tokens - t < width ? tokens - t : width;
                 const int8_t *x = job->x->codes + (token + t) * job->x->stride + column;
                 for (i = 0; i < width; i++) block.x[i] = x + (i < n ? i : n - 1) * job->x->stride;
                 block.starts = strip.starts[t];
                 block.x_scales = strip.scales[t];
                 block.x_sums = strip.sums[t];
-                skl__fetch_tiles(ahead, burst, block.tiles, w->stride);
+                skl__fetch_tiles(ahead, burst, tiles, w->stride);
                 kernel(&block);
-                if (block.last) skl__store_block(job, block.acc, token + t, n, tile, block.tiles);
+                if (block.last) skl__store_block(job, block.acc, tiles_max * 16, token + t, n, tile, tiles);
             }
         }
     }
@@ -3249,7 +3270,7 @@ SKL__BODY_256 __m256i skl__pairs_256(__m256i pair, __m256i w, __m256i x)
     return _mm256_add_epi16(pair, _mm256_maddubs_epi16(w, x));
 }
 
-/* The same, in an order that GCC does not change: it would run out of registers. No sum is as large as that vpaddsw would cut it. */
+/* The same, step by step: GCC would reorder plain sums and run out of registers. None is so large that vpaddsw cuts it. */
 SKL__BODY_256 __m256i skl__pairs_in_order_256(__m256i pair, __m256i w, __m256i x, int step)
 {
     if (step % 2) return _mm256_adds_epi16(pair, _mm256_maddubs_epi16(w, x));
@@ -3516,7 +3537,7 @@ static SKL__TARGET(SKL__AVX2) void skl__stream_q4_a8_avx2(const skl__x86_job *jo
 
 static SKL__TARGET(SKL__AVX2) void skl__block_q4_a4_avx2(const skl__x86_block *b)
 {
-    skl__block_each_256(b, 4, 2, skl__dot_sign_256, SKL__PANEL_QUADS);
+    skl__block_each_256(b, 4, 2, skl__dot_sign_256, 128);
 }
 
 static SKL__TARGET(SKL__AVX2) void skl__block_q8_a8_avx2(const skl__x86_block *b)
@@ -3646,98 +3667,114 @@ SKL__BODY_512 __m512 skl__scale_add_512(__m512 acc, __m512 scale, const float *x
     return _mm512_fmadd_ps(row ? scale : _mm512_mul_ps(scale, _mm512_set1_ps(*x_scale)), value, acc);
 }
 
-/* One unit of a block by dot steps:  isum  [width][vectors]    codes  [quads][vectors][64]    x  [width][columns of the unit] */
-SKL__BODY_512 void skl__unit_dot_512(__m512i (*isum)[2], const unsigned char *codes, size_t quads, const int8_t *const *x,
-                                     size_t k, const int width, const int vectors, skl__dot_512 *dot)
+/* The two quads, 16 columns apart, of a line of 4-bit codes. */
+SKL__BODY_512 void skl__split_line_512(__m512i *low, __m512i *high, const unsigned char *codes)
 {
-    const unsigned char *end = codes + quads * (size_t)vectors * 64;
-    __m512i line[2];
+    const __m512i line = skl__load_line_512(codes), mask = _mm512_set1_epi8(15);
+    *low = _mm512_and_si512(line, mask);
+    *high = _mm512_and_si512(_mm512_srli_epi16(line, 4), mask);
+}
+
+/* One unit of a block by dot steps:  isum  [width][2]    codes  of two tiles    x  [width][columns of the unit] */
+SKL__BODY_512 void skl__unit_dot_512(__m512i (*isum)[2], const unsigned char *codes, const skl__x86_block *b,
+                                     const int8_t *const *x, size_t k, const size_t columns, const int bits, const int width,
+                                     skl__dot_512 *dot)
+{
+    const __m512i flip = _mm512_set1_epi8((char)b->flip);
+    const size_t end = k + columns, far = b->far;
+    __m512i line[2], high[2];
     int i;
 
     do {
         SKL__UNROLL_4
-        for (i = 0; i < 4; i++, codes += vectors * 64, k += 4) {
-            SKL__EACH_VECTOR(vectors, line[j] = skl__load_line_512(codes + j * 64))
-            SKL__EACH_CELL(width, vectors, isum[t][j] = dot(isum[t][j], line[j], skl__broadcast_512(x[t] + k)))
+        for (i = 0; i < 4; i++, codes += 64, k += 4) {
+            if (bits == 4) {
+                SKL__EACH_VECTOR(2, skl__split_line_512(&line[j], &high[j], codes + j * far))
+                SKL__EACH_CELL(width, 2, isum[t][j] = dot(isum[t][j], line[j], skl__broadcast_512(x[t] + k)))
+                SKL__EACH_CELL(width, 2, isum[t][j] = dot(isum[t][j], high[j], skl__broadcast_512(x[t] + k + 16)))
+            } else {
+                SKL__EACH_VECTOR(2, line[j] = _mm512_xor_si512(skl__load_line_512(codes + j * far), flip))
+                SKL__EACH_CELL(width, 2, isum[t][j] = dot(isum[t][j], line[j], skl__broadcast_512(x[t] + k)))
+            }
         }
-    } while (codes < end);
+        if (bits == 4) k += 16;
+    } while (k < end);
 }
 
-/* The same in 16 bits, up to `chain` quads at a time. */
-SKL__BODY_512 void skl__unit_chain_512(__m512i (*isum)[2], const unsigned char *codes, size_t quads, const int8_t *const *x,
-                                       size_t k, const int width, const int vectors, const size_t chain)
+/* The same in 16 bits, up to `chain` columns at a time. */
+SKL__BODY_512 void skl__unit_chain_512(__m512i (*isum)[2], const unsigned char *codes, const skl__x86_block *b,
+                                       const int8_t *const *x, size_t k, const size_t columns, const int width,
+                                       const size_t chain)
 {
-    const unsigned char *end = codes + quads * (size_t)vectors * 64, *stop;
-    __m512i pair[SKL__BLOCK_TOKENS][2], line[2];
+    const size_t end = k + columns, far = b->far;
+    __m512i pair[SKL__BLOCK_TOKENS][2], low[2], high[2];
+    size_t stop;
     int i;
 
-    while (codes < end) {
-        stop = chain < quads ? codes + chain * (size_t)vectors * 64 : end;
-        SKL__EACH_CELL(width, vectors, pair[t][j] = _mm512_setzero_si512())
+    while (k < end) {
+        stop = chain < end - k ? k + chain : end;
+        SKL__EACH_CELL(width, 2, pair[t][j] = _mm512_setzero_si512())
         do {
             SKL__UNROLL_4
-            for (i = 0; i < 4; i++, codes += vectors * 64, k += 4) {
-                SKL__EACH_VECTOR(vectors, line[j] = skl__load_line_512(codes + j * 64))
-                SKL__EACH_CELL(width, vectors, const __m512i quad = skl__broadcast_512(x[t] + k);
-                               pair[t][j] = skl__pairs_in_order_512(pair[t][j], line[j], quad, i))
+            for (i = 0; i < 4; i++, codes += 64, k += 4) {
+                SKL__EACH_VECTOR(2, skl__split_line_512(&low[j], &high[j], codes + j * far))
+                SKL__EACH_CELL(width, 2, const __m512i quad = skl__broadcast_512(x[t] + k);
+                               pair[t][j] = skl__pairs_in_order_512(pair[t][j], low[j], quad, 0))
+                SKL__EACH_CELL(width, 2, const __m512i quad = skl__broadcast_512(x[t] + k + 16);
+                               pair[t][j] = skl__pairs_in_order_512(pair[t][j], high[j], quad, 1))
             }
-        } while (codes < stop);
-        SKL__EACH_CELL(width, vectors, isum[t][j] = skl__widen_512(isum[t][j], pair[t][j]))
+            k += 16;
+        } while (k < stop);
+        SKL__EACH_CELL(width, 2, isum[t][j] = skl__widen_512(isum[t][j], pair[t][j]))
     }
 }
 
-/* Body of the block kernels: `width` tokens x `vectors` tiles. With 6 x 2, 12 integer and 12 float accumulators, 2
- * lines and a broadcast take 27 of 32 registers; 4 columns cost 8 loads and 12 dot steps, so the two multiplying ports
- * set the pace, not the two that load. Chains keep a third kind of sum, signs more products on the way: 4 x 2.
- *     chain    quads whose products add up in 16 bits before they are widened; 0 where dot makes the sums */
-SKL__BODY_512 void skl__block_512(const skl__x86_block *b, const int width, const int vectors, const int row,
-                                  skl__dot_512 *dot, const size_t chain)
+/* Body of the block kernels: `width` tokens x 2 tiles. With 5 x 2, 10 integer and 10 float accumulators, 4 lines, a
+ * broadcast and a mask take 26 of 32 registers; 8 columns cost 12 loads and 20 dot steps, so the two multiplying ports
+ * set the pace, not the two that load. Where scales are rare, 6 x 2 is faster. Chains keep a third kind of sum, signs
+ * more products on the way: 4 x 2.
+ *     bits     4 or 8        row      one activation scale per token
+ *     chain    columns whose products add up in 16 bits before they are widened; 0 where dot makes the sums */
+SKL__BODY_512 void skl__block_512(const skl__x86_block *b, const int bits, const int width, const int row, skl__dot_512 *dot,
+                                  const size_t chain)
 {
     const unsigned char *codes = b->codes;
     const float *scales = b->scales, *minima = b->minima, *x_scales = b->x_scales, *x_sums = b->x_sums;
     const int32_t *starts = b->starts;
-    const size_t quads = b->quads;
+    const size_t columns = bits == 4 && !row ? 32 : b->quads * 4;    /* of a unit: no loop where they are known */
     const int8_t *x[SKL__BLOCK_TOKENS];
     __m512i isum[SKL__BLOCK_TOKENS][2];
     __m512 acc[SKL__BLOCK_TOKENS][2], scale[2];
     size_t u, k = 0;
 
     SKL__EACH_TOKEN(width, x[t] = b->x[t])
-    SKL__EACH_CELL(width, vectors, acc[t][j] = _mm512_load_ps(b->acc + (t * vectors + j) * 16))
+    SKL__EACH_CELL(width, 2, acc[t][j] = _mm512_load_ps(b->acc + (t * 2 + j) * 16))
     for (u = 0; u < b->units; u++) {
-        SKL__EACH_CELL(width, vectors, isum[t][j] = _mm512_set1_epi32(starts[t * SKL__PANEL_UNITS + u]))
+        SKL__EACH_CELL(width, 2, isum[t][j] = _mm512_set1_epi32(starts[t * SKL__PANEL_UNITS + u]))
         if (row && b->split && !b->first) {
-            SKL__EACH_CELL(width, vectors, isum[t][j] = _mm512_castps_si512(acc[t][j]); acc[t][j] = _mm512_setzero_ps())
+            SKL__EACH_CELL(width, 2, isum[t][j] = _mm512_castps_si512(acc[t][j]); acc[t][j] = _mm512_setzero_ps())
         }
-        if (chain) skl__unit_chain_512(isum, codes, quads, x, k, width, vectors, chain);
-        else skl__unit_dot_512(isum, codes, quads, x, k, width, vectors, dot);
-        codes += quads * (size_t)vectors * 64;
-        k += quads * 4;
+        if (chain) skl__unit_chain_512(isum, codes, b, x, k, columns, width, chain);
+        else skl__unit_dot_512(isum, codes, b, x, k, columns, bits, width, dot);
+        codes += columns * (bits == 4 ? 8 : 16);
+        k += columns;
         if (row && b->split && !b->last) {
-            SKL__EACH_CELL(width, vectors, acc[t][j] = _mm512_castsi512_ps(isum[t][j]))
+            SKL__EACH_CELL(width, 2, acc[t][j] = _mm512_castsi512_ps(isum[t][j]))
             break;
         }
-        SKL__EACH_VECTOR(vectors, scale[j] = _mm512_load_ps(scales + 16 * j))
-        SKL__EACH_CELL(width, vectors, acc[t][j] = skl__scale_add_512(
+        SKL__EACH_VECTOR(2, scale[j] = _mm512_load_ps(scales + 16 * j))
+        SKL__EACH_CELL(width, 2, acc[t][j] = skl__scale_add_512(
             acc[t][j], scale[j], x_scales + t * SKL__PANEL_UNITS + u, skl__to_float_512(isum[t][j]), row))
         if (b->minimum) {
-            SKL__EACH_VECTOR(vectors, scale[j] = _mm512_load_ps(minima + 16 * j))
-            SKL__EACH_CELL(width, vectors, acc[t][j] = skl__scale_add_512(
+            SKL__EACH_VECTOR(2, scale[j] = _mm512_load_ps(minima + 16 * j))
+            SKL__EACH_CELL(width, 2, acc[t][j] = skl__scale_add_512(
                 acc[t][j], scale[j], x_scales + t * SKL__PANEL_UNITS + u,
                 _mm512_set1_ps(x_sums[t * SKL__PANEL_UNITS + u]), row))
         }
-        scales += vectors * 16;
-        minima += vectors * 16;
+        scales += 2 * 16;
+        minima += 2 * 16;
     }
-    SKL__EACH_CELL(width, vectors, _mm512_store_ps(b->acc + (t * vectors + j) * 16, acc[t][j]))
-}
-
-/* The flag that the inner loop must not ask for becomes a constant here. */
-SKL__BODY_512 void skl__block_each_512(const skl__x86_block *b, const int width, const int vectors, skl__dot_512 *dot,
-                                       const size_t chain)
-{
-    if (b->row) skl__block_512(b, width, vectors, 1, dot, chain);
-    else skl__block_512(b, width, vectors, 0, dot, chain);
+    SKL__EACH_CELL(width, 2, _mm512_store_ps(b->acc + (t * 2 + j) * 16, acc[t][j]))
 }
 
 /* A run of 32 columns of 4-bit codes, from memory to isum:  from  [4 lines][64]    isum  [width][vectors][2] */
@@ -3854,8 +3891,8 @@ SKL__BODY_512 void skl__stream_each_512(const skl__x86_job *job, size_t tile, si
 
 static SKL__TARGET(SKL__AVX512) void skl__block_q4_a8_avx512(const skl__x86_block *b)
 {
-    if (b->tiles == 2) skl__block_each_512(b, 4, 2, skl__dot_sign_512, 8);
-    else skl__block_each_512(b, 4, 1, skl__dot_sign_512, 8);
+    if (b->row) skl__block_512(b, 4, 4, 1, skl__dot_sign_512, 32);
+    else skl__block_512(b, 4, 4, 0, skl__dot_sign_512, 32);
 }
 
 static SKL__TARGET(SKL__AVX512) void skl__stream_q4_a8_avx512(const skl__x86_job *job, size_t tile, size_t token,
@@ -3866,14 +3903,14 @@ static SKL__TARGET(SKL__AVX512) void skl__stream_q4_a8_avx512(const skl__x86_job
 
 static SKL__TARGET(SKL__AVX512) void skl__block_q4_a4_avx512(const skl__x86_block *b)
 {
-    if (b->tiles == 2) skl__block_each_512(b, 4, 2, skl__dot_sign_512, SKL__PANEL_QUADS);
-    else skl__block_each_512(b, 4, 1, skl__dot_sign_512, SKL__PANEL_QUADS);
+    if (b->row) skl__block_512(b, 4, 4, 1, skl__dot_sign_512, 512);
+    else skl__block_512(b, 4, 4, 0, skl__dot_sign_512, 512);
 }
 
 static SKL__TARGET(SKL__AVX512) void skl__block_q8_a8_avx512(const skl__x86_block *b)
 {
-    if (b->tiles == 2) skl__block_each_512(b, 4, 2, skl__dot_sign_512, 0);
-    else skl__block_each_512(b, 4, 1, skl__dot_sign_512, 0);
+    if (b->row) skl__block_512(b, 8, 4, 1, skl__dot_sign_512, 0);
+    else skl__block_512(b, 8, 4, 0, skl__dot_sign_512, 0);
 }
 
 static SKL__TARGET(SKL__AVX512) void skl__stream_q8_a8_avx512(const skl__x86_job *job, size_t tile, size_t token,
@@ -3903,12 +3940,16 @@ static void skl__matmul_q8_a8_avx512(float *y, size_t y_stride, const skl__matri
     skl__matmul_x86(&job, tile_begin, tile_end, tokens, 2, 4, skl__block_q8_a8_avx512, skl__stream_q8_a8_avx512);
 }
 
-static SKL__TARGET(SKL__AVX512VNNI) void skl__block_avx512vnni(const skl__x86_block *b)
+static SKL__TARGET(SKL__AVX512VNNI) void skl__block_q4_avx512vnni(const skl__x86_block *b)
 {
-    if (b->row && b->tiles == 2) skl__block_512(b, 6, 2, 1, skl__dot_vnni_512, 0);
-    else if (b->row) skl__block_512(b, 6, 1, 1, skl__dot_vnni_512, 0);
-    else if (b->tiles == 2) skl__block_512(b, 5, 2, 0, skl__dot_vnni_512, 0);
-    else skl__block_512(b, 5, 1, 0, skl__dot_vnni_512, 0);
+    if (b->row) skl__block_512(b, 4, 6, 1, skl__dot_vnni_512, 0);
+    else skl__block_512(b, 4, 5, 0, skl__dot_vnni_512, 0);
+}
+
+static SKL__TARGET(SKL__AVX512VNNI) void skl__block_q8_avx512vnni(const skl__x86_block *b)
+{
+    if (b->row) skl__block_512(b, 8, 6, 1, skl__dot_vnni_512, 0);
+    else skl__block_512(b, 8, 5, 0, skl__dot_vnni_512, 0);
 }
 
 #define SKL__FAR_TILES 4     /* tiles that are read at once */
@@ -3985,7 +4026,8 @@ static void skl__matmul_avx512vnni(float *y, size_t y_stride, const skl__matrix 
 
     for (tile = tile_begin; tile < tile_begin + far; tile++) skl__stream_far_avx512vnni(&job, tile, far);
     tile_begin += far * SKL__FAR_TILES;
-    skl__matmul_x86(&job, tile_begin, tile_end, tokens, 2, x->row ? 6 : 5, skl__block_avx512vnni, skl__stream_avx512vnni);
+    skl__matmul_x86(&job, tile_begin, tile_end, tokens, 2, x->row ? 6 : 5,
+                    w->storage == SKL__TILES_4 ? skl__block_q4_avx512vnni : skl__block_q8_avx512vnni, skl__stream_avx512vnni);
 }
 
 #endif /* SKL__X86_KERNELS */
@@ -10019,6 +10061,7 @@ SKL_API skl_status skl_sample(skl_sampler *sampler, const float *logits, const i
 #undef SKL__PANEL_QUADS
 #undef SKL__PANEL_UNITS
 #undef SKL__STRIP_TOKENS
+#undef SKL__STRIP_TILES
 #undef SKL__BLOCK_TOKENS
 #undef SKL__EACH_TOKEN
 #undef SKL__EACH_VECTOR
