@@ -3270,7 +3270,8 @@ SKL__BODY_256 __m256i skl__pairs_256(__m256i pair, __m256i w, __m256i x)
     return _mm256_add_epi16(pair, _mm256_maddubs_epi16(w, x));
 }
 
-/* The same, step by step: GCC would reorder plain sums and run out of registers. None is so large that vpaddsw cuts it. */
+/* The same, step by step: GCC would reorder longer plain sums and run out of registers. None is so large that vpaddsw
+ * cuts it. */
 SKL__BODY_256 __m256i skl__pairs_in_order_256(__m256i pair, __m256i w, __m256i x, int step)
 {
     if (step % 2) return _mm256_adds_epi16(pair, _mm256_maddubs_epi16(w, x));
@@ -3319,24 +3320,25 @@ SKL__BODY_256 __m256i skl__take_sum_256(float *acc)
     return sum;
 }
 
-/* One unit of a block by dot steps:  isum  [width][vectors]    codes  [quads][64]    x  [width][columns of the unit] */
+/* One unit of a block by dot steps, `turn` quads between two tests for the end:
+ *     isum  [width][vectors]    codes  [quads][64]    x  [width][columns of the unit] */
 SKL__BODY_256 void skl__unit_dot_256(__m256i (*isum)[2], const unsigned char *codes, size_t quads, const int8_t *const *x,
-                                     size_t k, const int width, const int vectors, skl__dot_256 *dot)
+                                     size_t k, const int turn, const int width, const int vectors, skl__dot_256 *dot)
 {
     const unsigned char *end = codes + quads * 64;
     __m256i line[2];
     int i;
 
     do {
-        SKL__UNROLL_4
-        for (i = 0; i < 4; i++, codes += 64, k += 4) {
+        SKL__UNROLL
+        for (i = 0; i < turn; i++, codes += 64, k += 4) {
             SKL__EACH_VECTOR(vectors, line[j] = skl__load_line_256(codes + j * 32))
             SKL__EACH_CELL(width, vectors, isum[t][j] = dot(isum[t][j], line[j], skl__broadcast_256(x[t] + k)))
         }
     } while (codes < end);
 }
 
-/* The same in 16 bits, up to `chain` quads at a time. */
+/* The same in 16 bits, up to `chain` quads at a time; units are whole runs of 8 quads. */
 SKL__BODY_256 void skl__unit_chain_256(__m256i (*isum)[2], const unsigned char *codes, size_t quads, const int8_t *const *x,
                                        size_t k, const int width, const int vectors, const size_t chain)
 {
@@ -3344,32 +3346,35 @@ SKL__BODY_256 void skl__unit_chain_256(__m256i (*isum)[2], const unsigned char *
     __m256i pair[SKL__BLOCK_TOKENS][2], line[2];
     int i;
 
-    while (codes < end) {
-        stop = chain < quads ? codes + chain * 64 : end;
+    do {
+        stop = chain == 8 || chain < (size_t)(end - codes) / 64 ? codes + chain * 64 : end;
         SKL__EACH_CELL(width, vectors, pair[t][j] = _mm256_setzero_si256())
         do {
-            SKL__UNROLL_4
-            for (i = 0; i < 4; i++, codes += 64, k += 4) {
+            SKL__UNROLL
+            for (i = 0; i < 8; i++, codes += 64, k += 4) {
                 SKL__EACH_VECTOR(vectors, line[j] = skl__load_line_256(codes + j * 32))
                 SKL__EACH_CELL(width, vectors, const __m256i quad = skl__broadcast_256(x[t] + k);
                                pair[t][j] = skl__pairs_in_order_256(pair[t][j], line[j], quad, i))
             }
         } while (codes < stop);
         SKL__EACH_CELL(width, vectors, isum[t][j] = skl__widen_256(isum[t][j], pair[t][j]))
-    }
+    } while (codes < end);
 }
 
 /* Body of the block kernels: `width` tokens x the two halves of one tile. 16 registers do not hold two kinds of sums:
  * the float accumulators are in memory, touched once per unit. With 6 x 2, 12 integer sums, 2 lines and a broadcast
  * take 15 registers; chains and signs also need some for products and take 4 x 2.
+ *     unit     16 or 32 columns, so that there is no loop over them; 0 if there is one activation scale per token
  *     chain    quads whose products add up in 16 bits before they are widened; 0 where dot makes the sums */
-SKL__BODY_256 void skl__block_256(const skl__x86_block *b, const int width, const int vectors, const int row,
+SKL__BODY_256 void skl__block_256(const skl__x86_block *b, const int bits, const int width, const int vectors, const size_t unit,
                                   skl__dot_256 *dot, const size_t chain)
 {
     const unsigned char *codes = b->codes;
     const float *scales = b->scales, *minima = b->minima, *x_scales = b->x_scales, *x_sums = b->x_sums;
     const int32_t *starts = b->starts;
-    const size_t quads = b->quads;
+    const int row = !unit;
+    const size_t quads = unit ? unit / 4 : b->quads;
+    const int turn = dot == skl__dot_sign_256 ? 2 : bits == 4 || unit == 32 ? 8 : 4; /* longer sums GCC would reorder */
     const int8_t *x[SKL__BLOCK_TOKENS];
     float *acc = b->acc;
     __m256i isum[SKL__BLOCK_TOKENS][2];
@@ -3383,7 +3388,7 @@ SKL__BODY_256 void skl__block_256(const skl__x86_block *b, const int width, cons
             SKL__EACH_CELL(width, vectors, isum[t][j] = skl__take_sum_256(acc + (t * vectors + j) * 8))
         }
         if (chain) skl__unit_chain_256(isum, codes, quads, x, k, width, vectors, chain);
-        else skl__unit_dot_256(isum, codes, quads, x, k, width, vectors, dot);
+        else skl__unit_dot_256(isum, codes, quads, x, k, turn, width, vectors, dot);
         codes += quads * 64;
         k += quads * 4;
         if (row && b->split && !b->last) {
@@ -3404,12 +3409,13 @@ SKL__BODY_256 void skl__block_256(const skl__x86_block *b, const int width, cons
     }
 }
 
-/* The flag that the inner loop must not ask for becomes a constant here. */
-SKL__BODY_256 void skl__block_each_256(const skl__x86_block *b, const int width, const int vectors, skl__dot_256 *dot,
+/* What inner loops must not ask for becomes a constant here. */
+SKL__BODY_256 void skl__block_each_256(const skl__x86_block *b, const int bits, const int width, skl__dot_256 *dot,
                                        const size_t chain)
 {
-    if (b->row) skl__block_256(b, width, vectors, 1, dot, chain);
-    else skl__block_256(b, width, vectors, 0, dot, chain);
+    if (b->row) skl__block_256(b, bits, width, 2, 0, dot, chain);
+    else if (bits == 4 || b->quads == 8) skl__block_256(b, bits, width, 2, 32, dot, chain);
+    else skl__block_256(b, bits, width, 2, 16, dot, chain);
 }
 
 /* A run of 32 columns of 4-bit codes, from memory to isum:  from  [4 lines][64]    isum  [width][vectors][2] */
@@ -3526,7 +3532,7 @@ SKL__BODY_256 void skl__stream_each_256(const skl__x86_job *job, size_t tile, si
 
 static SKL__TARGET(SKL__AVX2) void skl__block_q4_a8_avx2(const skl__x86_block *b)
 {
-    skl__block_each_256(b, 4, 2, skl__dot_sign_256, 8);
+    skl__block_each_256(b, 4, 4, skl__dot_sign_256, 8);
 }
 
 static SKL__TARGET(SKL__AVX2) void skl__stream_q4_a8_avx2(const skl__x86_job *job, size_t tile, size_t token,
@@ -3537,12 +3543,12 @@ static SKL__TARGET(SKL__AVX2) void skl__stream_q4_a8_avx2(const skl__x86_job *jo
 
 static SKL__TARGET(SKL__AVX2) void skl__block_q4_a4_avx2(const skl__x86_block *b)
 {
-    skl__block_each_256(b, 4, 2, skl__dot_sign_256, 128);
+    skl__block_each_256(b, 4, 4, skl__dot_sign_256, 128);
 }
 
 static SKL__TARGET(SKL__AVX2) void skl__block_q8_a8_avx2(const skl__x86_block *b)
 {
-    skl__block_each_256(b, 4, 2, skl__dot_sign_256, 0);
+    skl__block_each_256(b, 8, 4, skl__dot_sign_256, 0);
 }
 
 static SKL__TARGET(SKL__AVX2) void skl__stream_q8_a8_avx2(const skl__x86_job *job, size_t tile, size_t token,
@@ -3573,9 +3579,14 @@ static void skl__matmul_q8_a8_avx2(float *y, size_t y_stride, const skl__matrix 
 }
 
 #if SKL__HAS_AVXVNNI
-static SKL__TARGET(SKL__AVXVNNI) void skl__block_avxvnni(const skl__x86_block *b)
+static SKL__TARGET(SKL__AVXVNNI) void skl__block_q4_avxvnni(const skl__x86_block *b)
 {
-    skl__block_each_256(b, 6, 2, skl__dot_vnni_256, 0);
+    skl__block_each_256(b, 4, 6, skl__dot_vnni_256, 0);
+}
+
+static SKL__TARGET(SKL__AVXVNNI) void skl__block_q8_avxvnni(const skl__x86_block *b)
+{
+    skl__block_each_256(b, 8, 6, skl__dot_vnni_256, 0);
 }
 
 static SKL__TARGET(SKL__AVXVNNI) void skl__stream_avxvnni(const skl__x86_job *job, size_t tile, size_t token,
@@ -3589,7 +3600,8 @@ static void skl__matmul_avxvnni(float *y, size_t y_stride, const skl__matrix *w,
                                 const skl__acts *x, size_t tokens)
 {
     const skl__x86_job job = skl__x86_begin(y, y_stride, w, x, 128);
-    skl__matmul_x86(&job, tile_begin, tile_end, tokens, 1, 6, skl__block_avxvnni, skl__stream_avxvnni);
+    skl__matmul_x86(&job, tile_begin, tile_end, tokens, 1, 6,
+                    w->storage == SKL__TILES_4 ? skl__block_q4_avxvnni : skl__block_q8_avxvnni, skl__stream_avxvnni);
 }
 
 #endif
@@ -3682,12 +3694,13 @@ SKL__BODY_512 void skl__unit_dot_512(__m512i (*isum)[2], const unsigned char *co
 {
     const __m512i flip = _mm512_set1_epi8((char)b->flip);
     const size_t end = k + columns, far = b->far;
+    const int turn = dot == skl__dot_sign_512 ? 2 : 4; /* longer sums GCC would reorder */
     __m512i line[2], high[2];
     int i;
 
     do {
         SKL__UNROLL_4
-        for (i = 0; i < 4; i++, codes += 64, k += 4) {
+        for (i = 0; i < turn; i++, codes += 64, k += 4) {
             if (bits == 4) {
                 SKL__EACH_VECTOR(2, skl__split_line_512(&line[j], &high[j], codes + j * far))
                 SKL__EACH_CELL(width, 2, isum[t][j] = dot(isum[t][j], line[j], skl__broadcast_512(x[t] + k)))
@@ -3712,7 +3725,7 @@ SKL__BODY_512 void skl__unit_chain_512(__m512i (*isum)[2], const unsigned char *
     int i;
 
     while (k < end) {
-        stop = chain < end - k ? k + chain : end;
+        stop = chain == 32 || chain < end - k ? k + chain : end;
         SKL__EACH_CELL(width, 2, pair[t][j] = _mm512_setzero_si512())
         do {
             SKL__UNROLL_4
@@ -3733,15 +3746,17 @@ SKL__BODY_512 void skl__unit_chain_512(__m512i (*isum)[2], const unsigned char *
  * broadcast and a mask take 26 of 32 registers; 8 columns cost 12 loads and 20 dot steps, so the two multiplying ports
  * set the pace, not the two that load. Where scales are rare, 6 x 2 is faster. Chains keep a third kind of sum, signs
  * more products on the way: 4 x 2.
- *     bits     4 or 8        row      one activation scale per token
+ *     bits     4 or 8
+ *     unit     16 or 32 columns, so that there is no loop over them; 0 if there is one activation scale per token
  *     chain    columns whose products add up in 16 bits before they are widened; 0 where dot makes the sums */
-SKL__BODY_512 void skl__block_512(const skl__x86_block *b, const int bits, const int width, const int row, skl__dot_512 *dot,
-                                  const size_t chain)
+SKL__BODY_512 void skl__block_512(const skl__x86_block *b, const int bits, const int width, const size_t unit,
+                                  skl__dot_512 *dot, const size_t chain)
 {
     const unsigned char *codes = b->codes;
     const float *scales = b->scales, *minima = b->minima, *x_scales = b->x_scales, *x_sums = b->x_sums;
     const int32_t *starts = b->starts;
-    const size_t columns = bits == 4 && !row ? 32 : b->quads * 4;    /* of a unit: no loop where they are known */
+    const int row = !unit;
+    const size_t columns = unit ? unit : b->quads * 4;
     const int8_t *x[SKL__BLOCK_TOKENS];
     __m512i isum[SKL__BLOCK_TOKENS][2];
     __m512 acc[SKL__BLOCK_TOKENS][2], scale[2];
@@ -3775,6 +3790,15 @@ SKL__BODY_512 void skl__block_512(const skl__x86_block *b, const int bits, const
         minima += 2 * 16;
     }
     SKL__EACH_CELL(width, 2, _mm512_store_ps(b->acc + (t * 2 + j) * 16, acc[t][j]))
+}
+
+/* What inner loops must not ask for becomes a constant here; `row_width` tokens if there is one scale per token. */
+SKL__BODY_512 void skl__block_each_512(const skl__x86_block *b, const int bits, const int width, const int row_width,
+                                       skl__dot_512 *dot, const size_t chain)
+{
+    if (b->row) skl__block_512(b, bits, row_width, 0, dot, chain);
+    else if (bits == 4 || b->quads == 8) skl__block_512(b, bits, width, 32, dot, chain);
+    else skl__block_512(b, bits, width, 16, dot, chain);
 }
 
 /* A run of 32 columns of 4-bit codes, from memory to isum:  from  [4 lines][64]    isum  [width][vectors][2] */
@@ -3891,8 +3915,7 @@ SKL__BODY_512 void skl__stream_each_512(const skl__x86_job *job, size_t tile, si
 
 static SKL__TARGET(SKL__AVX512) void skl__block_q4_a8_avx512(const skl__x86_block *b)
 {
-    if (b->row) skl__block_512(b, 4, 4, 1, skl__dot_sign_512, 32);
-    else skl__block_512(b, 4, 4, 0, skl__dot_sign_512, 32);
+    skl__block_each_512(b, 4, 4, 4, skl__dot_sign_512, 32);
 }
 
 static SKL__TARGET(SKL__AVX512) void skl__stream_q4_a8_avx512(const skl__x86_job *job, size_t tile, size_t token,
@@ -3903,14 +3926,12 @@ static SKL__TARGET(SKL__AVX512) void skl__stream_q4_a8_avx512(const skl__x86_job
 
 static SKL__TARGET(SKL__AVX512) void skl__block_q4_a4_avx512(const skl__x86_block *b)
 {
-    if (b->row) skl__block_512(b, 4, 4, 1, skl__dot_sign_512, 512);
-    else skl__block_512(b, 4, 4, 0, skl__dot_sign_512, 512);
+    skl__block_each_512(b, 4, 4, 4, skl__dot_sign_512, 512);
 }
 
 static SKL__TARGET(SKL__AVX512) void skl__block_q8_a8_avx512(const skl__x86_block *b)
 {
-    if (b->row) skl__block_512(b, 8, 4, 1, skl__dot_sign_512, 0);
-    else skl__block_512(b, 8, 4, 0, skl__dot_sign_512, 0);
+    skl__block_each_512(b, 8, 4, 4, skl__dot_sign_512, 0);
 }
 
 static SKL__TARGET(SKL__AVX512) void skl__stream_q8_a8_avx512(const skl__x86_job *job, size_t tile, size_t token,
@@ -3942,14 +3963,12 @@ static void skl__matmul_q8_a8_avx512(float *y, size_t y_stride, const skl__matri
 
 static SKL__TARGET(SKL__AVX512VNNI) void skl__block_q4_avx512vnni(const skl__x86_block *b)
 {
-    if (b->row) skl__block_512(b, 4, 6, 1, skl__dot_vnni_512, 0);
-    else skl__block_512(b, 4, 5, 0, skl__dot_vnni_512, 0);
+    skl__block_each_512(b, 4, 5, 6, skl__dot_vnni_512, 0);
 }
 
 static SKL__TARGET(SKL__AVX512VNNI) void skl__block_q8_avx512vnni(const skl__x86_block *b)
 {
-    if (b->row) skl__block_512(b, 8, 6, 1, skl__dot_vnni_512, 0);
-    else skl__block_512(b, 8, 5, 0, skl__dot_vnni_512, 0);
+    skl__block_each_512(b, 8, 5, 6, skl__dot_vnni_512, 0);
 }
 
 #define SKL__FAR_TILES 4     /* tiles that are read at once */
