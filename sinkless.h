@@ -3069,7 +3069,7 @@ static SKL__TARGET(SKL__AVX2) void skl__fill_strip(skl__x86_strip *strip, const 
     size_t t, u;
 
     for (t = 0; t < tokens; t++) {
-        const float *scales = x->row ? x->scales + token + t : x->scales + (token + t) * runs + column / 32;
+        const float *scales = x->row ? NULL : x->scales + (token + t) * runs + column / 32;
         const int32_t *sums = x->sums + (token + t) * runs;
         const int8_t *codes = x->codes + (token + t) * x->stride;
 
@@ -3077,14 +3077,14 @@ static SKL__TARGET(SKL__AVX2) void skl__fill_strip(skl__x86_strip *strip, const 
         for (; job->unit == 32 && !x->row && u + 8 <= units; u += 8) {    /* the common case, 8 units at once */
             const __m256i sum = _mm256_loadu_si256((const __m256i *)(const void *)(sums + column / 32 + u));
             _mm256_store_si256((__m256i *)(void *)&strip->starts[t][u], _mm256_mullo_epi32(sum, offset));
-            _mm256_store_ps(&strip->sums[t][u], _mm256_cvtepi32_ps(sum));
             _mm256_store_ps(&strip->scales[t][u], _mm256_loadu_ps(scales + u));
+            if (job->w->minimum) _mm256_store_ps(&strip->sums[t][u], _mm256_cvtepi32_ps(sum));
         }
         for (; u < units; u++) {
             const int32_t sum = skl__unit_sum(codes, sums, column + u * job->unit, job->unit);
             strip->starts[t][u] = -job->offset * sum;
-            strip->sums[t][u] = (float)sum;
-            strip->scales[t][u] = scales[x->row ? 0 : u * job->unit / 32];
+            if (!x->row) strip->scales[t][u] = scales[u * job->unit / 32];
+            if (job->w->minimum) strip->sums[t][u] = (float)sum;
         }
     }
 }
@@ -3137,13 +3137,14 @@ static SKL__TARGET(SKL__AVX2) void skl__store_block(const skl__x86_job *job, con
     }
 }
 
-/* Asks for `bytes` of each of `tiles` tiles, `stride` apart. */
-static void skl__fetch_tiles(const unsigned char *from, size_t bytes, size_t tiles, size_t stride)
+/* Asks for `count` pieces of `bytes`, `stride` bytes apart. */
+static void skl__fetch(const void *from, size_t bytes, size_t count, size_t stride)
 {
+    const char *at = (const char *)from;
     size_t i;
 
-    for (; tiles > 0; tiles--, from += stride) {
-        for (i = 0; i < bytes; i += 64) _mm_prefetch((const char *)from + i, _MM_HINT_T0);
+    for (; count > 0; count--, at += stride) {
+        for (i = 0; i < bytes; i += 64) _mm_prefetch(at + i, _MM_HINT_T0);
     }
 }
 
@@ -3188,11 +3189,13 @@ static void skl__matmul_strip(const skl__x86_job *job, size_t tile_begin, size_t
             for (t = 0; t < tokens; t += width, block.acc += width * tiles_max * 16, ahead += burst) {
                 const size_t n = tokens - t < width ? tokens - t : width;
                 const int8_t *x = job->x->codes + (token + t) * job->x->stride + column;
+                const float *y = job->y + (token + t) * job->y_stride + tile * 16;
                 for (i = 0; i < width; i++) block.x[i] = x + (i < n ? i : n - 1) * job->x->stride;
                 block.starts = strip.starts[t];
                 block.x_scales = strip.scales[t];
                 block.x_sums = strip.sums[t];
-                skl__fetch_tiles(ahead, burst, tiles, w->stride);
+                skl__fetch(ahead, burst, tiles, w->stride);
+                if (block.last) skl__fetch(y, tiles * 64, n, job->y_stride * sizeof *y);
                 kernel(&block);
                 if (block.last) skl__store_block(job, block.acc, tiles_max * 16, token + t, n, tile, tiles);
             }
@@ -3742,10 +3745,9 @@ SKL__BODY_512 void skl__unit_chain_512(__m512i (*isum)[2], const unsigned char *
     }
 }
 
-/* Body of the block kernels: `width` tokens x 2 tiles. With 5 x 2, 10 integer and 10 float accumulators, 4 lines, a
- * broadcast and a mask take 26 of 32 registers; 8 columns cost 12 loads and 20 dot steps, so the two multiplying ports
- * set the pace, not the two that load. Where scales are rare, 6 x 2 is faster. Chains keep a third kind of sum, signs
- * more products on the way: 4 x 2.
+/* Body of the block kernels: `width` tokens x 2 tiles. With 4 x 2, 8 integer and 8 float accumulators, 4 lines, a mask
+ * and a broadcast take 22 of 32 registers; 8 columns cost at most 12 loads and 16 dot steps, so the two multiplying ports
+ * set the pace, not the two that load. Where scales are rare, float accumulators may be spilled, and 6 x 2 is faster.
  *     bits     4 or 8
  *     unit     16 or 32 columns, so that there is no loop over them; 0 if there is one activation scale per token
  *     chain    columns whose products add up in 16 bits before they are widened; 0 where dot makes the sums */
@@ -3963,12 +3965,12 @@ static void skl__matmul_q8_a8_avx512(float *y, size_t y_stride, const skl__matri
 
 static SKL__TARGET(SKL__AVX512VNNI) void skl__block_q4_avx512vnni(const skl__x86_block *b)
 {
-    skl__block_each_512(b, 4, 5, 6, skl__dot_vnni_512, 0);
+    skl__block_each_512(b, 4, 4, 6, skl__dot_vnni_512, 0);
 }
 
 static SKL__TARGET(SKL__AVX512VNNI) void skl__block_q8_avx512vnni(const skl__x86_block *b)
 {
-    skl__block_each_512(b, 8, 5, 6, skl__dot_vnni_512, 0);
+    skl__block_each_512(b, 8, 4, 6, skl__dot_vnni_512, 0);
 }
 
 #define SKL__FAR_TILES 4     /* tiles that are read at once */
@@ -4045,7 +4047,7 @@ static void skl__matmul_avx512vnni(float *y, size_t y_stride, const skl__matrix 
 
     for (tile = tile_begin; tile < tile_begin + far; tile++) skl__stream_far_avx512vnni(&job, tile, far);
     tile_begin += far * SKL__FAR_TILES;
-    skl__matmul_x86(&job, tile_begin, tile_end, tokens, 2, x->row ? 6 : 5,
+    skl__matmul_x86(&job, tile_begin, tile_end, tokens, 2, x->row ? 6 : 4,
                     w->storage == SKL__TILES_4 ? skl__block_q4_avx512vnni : skl__block_q8_avx512vnni, skl__stream_avx512vnni);
 }
 
