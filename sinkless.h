@@ -3369,8 +3369,8 @@ SKL__BODY_256 void skl__unit_chain_256(__m256i (*isum)[2], const unsigned char *
  * take 15 registers; chains and signs also need some for products and take 4 x 2.
  *     unit     16 or 32 columns, so that there is no loop over them; 0 if there is one activation scale per token
  *     chain    quads whose products add up in 16 bits before they are widened; 0 where dot makes the sums */
-SKL__BODY_256 void skl__block_256(const skl__x86_block *b, const int bits, const int width, const int vectors, const size_t unit,
-                                  skl__dot_256 *dot, const size_t chain)
+SKL__BODY_256 void skl__block_256(const skl__x86_block *b, const int bits, const int width, const int vectors,
+                                  const size_t unit, skl__dot_256 *dot, const size_t chain)
 {
     const unsigned char *codes = b->codes;
     const float *scales = b->scales, *minima = b->minima, *x_scales = b->x_scales, *x_sums = b->x_sums;
