@@ -2888,14 +2888,16 @@ static void skl__matmul_scalar(float *y, size_t y_stride, const skl__matrix *w, 
  *
  * Two ways through a matrix:
  *     stream   few tokens, memory-bound: one tile after the other, each line is unpacked in registers and used at once
- *     panel    many tokens, compute-bound: up to 512 columns of one or two tiles are unpacked once into a buffer in L1
- *              and meet all tokens, block by block; between two panels of a tile the accumulators rest in y
+ *     panel    many tokens, compute-bound: up to 1024 columns of a tile or two meet a strip of tokens, block by block.
+ *              With 256 bits the codes are unpacked once into a buffer in L1; 512 bits have the registers, and idle ports,
+ *              to do that on the way. Between two panels of a tile the accumulators rest in a buffer of their own:
+ *              rows of y are often a multiple of 4 KB apart, and would share a few sets of L1
  *
  * Signs: vpdpbusd and vpmaddubsw multiply unsigned by signed bytes. Weights take the unsigned side with an offset (8
  * for 4 bits, 128 for 8 bits), and sums start at -offset * (sum of the activations), which is known beforehand and
  * costs nothing. Without VNNI, products meet in 16 bits:
  *     chain    codes of 4 bits: a pair is at most 2 * 15 * 127 = 3810, so 8 pairs (a run of 32 columns) make at most
- *              30480; with activations of 4 bits, 2 * 15 * 7 = 210, the 128 pairs of a whole panel make at most 26880
+ *              30480; with activations of 4 bits, 2 * 15 * 7 = 210, 128 pairs (512 columns) make at most 26880
  *     sign     codes of 8 bits: |w| * (x with the sign of w), a pair is at most 2 * 128 * 127 = 32512, widened at once
  * ================================================================================================================== */
 #if SKL__X86_KERNELS
@@ -2919,9 +2921,10 @@ static void skl__matmul_scalar(float *y, size_t y_stride, const skl__matrix *w, 
 #define SKL__BODY_256 SKL__INLINE SKL__TARGET(SKL__AVX2)
 #define SKL__BODY_512 SKL__INLINE SKL__TARGET(SKL__AVX512)
 
-#define SKL__PANEL_QUADS 128   /* a panel has up to 512 columns, 128 lines per tile */
-#define SKL__PANEL_UNITS 16    /* and up to 16 units: 256 columns if a unit is 16 */
-#define SKL__STRIP_TOKENS 96   /* tokens that meet one unpacked panel; a multiple of SKL__BLOCK_TOKENS */
+#define SKL__PANEL_QUADS 256   /* a panel has up to 1024 columns */
+#define SKL__PANEL_UNITS 32    /* and up to 32 units: 512 columns if a unit is 16 */
+#define SKL__STRIP_TOKENS 96   /* tokens that meet one panel, at most */
+#define SKL__STRIP_TILES 6     /* and tiles that meet one strip of tokens */
 #define SKL__BLOCK_TOKENS 6    /* tokens in registers, at most */
 
 /* Statements once per token t of a block, once per vector j of a line, or for all of both, with t and j as constants:
@@ -2955,19 +2958,18 @@ typedef struct skl__x86_job {
 
 /* A block of tokens against an unpacked panel. */
 typedef struct skl__x86_block {
-    const unsigned char *codes;                /* [quads][tiles][64] */
+    const unsigned char *codes;                /* [quads][64], or, with 512 bits, as they are in memory */
+    size_t far;                                /* bytes from there to the codes of the second tile */
+    unsigned char flip;                        /* of the job */
     const float *scales, *minima;              /* [units][tiles][16] */
     const int8_t *x[SKL__BLOCK_TOKENS];        /* [columns of the panel]; beyond the last token, that one again */
     const int32_t *starts;                     /* [BLOCK_TOKENS][PANEL_UNITS]: -offset * sum of a unit's activations */
     const float *x_scales, *x_sums;            /* [BLOCK_TOKENS][PANEL_UNITS] */
-    float *y;                                  /* first token, first row of the panel */
-    size_t y_stride;
-    size_t tokens;
-    size_t rows;                               /* of the matrix, from the first row of the panel on */
-    size_t tiles, units, quads;                /* quads per unit */
+    float *acc;                                /* [BLOCK_TOKENS][tiles][16]: what earlier panels made, and this one */
+    size_t units, quads;                       /* quads per unit */
     int row, minimum;
     int first, last;                           /* first, last panel of the tiles */
-    int split;                                 /* the only unit is longer than a panel: y carries integers meanwhile */
+    int split;                                 /* the only unit is longer than a panel: acc carries integers meanwhile */
 } skl__x86_block;
 
 typedef void skl__block_kernel(const skl__x86_block *block);
@@ -3028,16 +3030,22 @@ SKL__BODY_256 __m256 skl__load_scales_256(const unsigned char *scales, int wide)
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)scales));
 }
 
-/* Codes of one tile, `quads` lines from column `column` on, one byte each in ascending columns:  to  [quads][step] */
-static SKL__TARGET(SKL__AVX2) void skl__unpack_codes(unsigned char *to, size_t step, const skl__x86_job *job,
-                                                     const unsigned char *codes, size_t column, size_t quads)
+/* Codes of a column of a tile. */
+SKL__INLINE size_t skl__column_bytes(const skl__matrix *w)
+{
+    return w->storage == SKL__TILES_4 ? 8 : 16;
+}
+
+/* Codes of one tile, `quads` lines from column `column` on, one byte each in ascending columns:  to  [quads][64] */
+static SKL__TARGET(SKL__AVX2) void skl__unpack_codes(unsigned char *to, const skl__x86_job *job, const unsigned char *codes,
+                                                     size_t column, size_t quads)
 {
     const __m256i low = _mm256_set1_epi8(15), flip = _mm256_set1_epi8((char)job->flip);
-    const unsigned char *from = codes + column * (job->w->storage == SKL__TILES_4 ? 8 : 16);
+    const unsigned char *from = codes + column * skl__column_bytes(job->w);
     size_t q, c, half;
 
     if (job->w->storage == SKL__TILES_8) {
-        for (q = 0; q < quads; q++, from += 64, to += step) {
+        for (q = 0; q < quads; q++, from += 64, to += 64) {
             for (half = 0; half < 64; half += 32) {
                 const __m256i line = _mm256_loadu_si256((const __m256i *)(const void *)(from + half));
                 _mm256_store_si256((__m256i *)(void *)(to + half), _mm256_xor_si256(line, flip));
@@ -3045,14 +3053,14 @@ static SKL__TARGET(SKL__AVX2) void skl__unpack_codes(unsigned char *to, size_t s
         }
         return;
     }
-    for (q = 0; q < quads; q += 8, from += 256, to += 8 * step) {
+    for (q = 0; q < quads; q += 8, from += 256, to += 8 * 64) {
         for (c = 0; c < 4; c++) {
             for (half = 0; half < 64; half += 32) {
                 const __m256i line = _mm256_loadu_si256((const __m256i *)(const void *)(from + c * 64 + half));
-                unsigned char *at = to + c * step + half;
+                unsigned char *at = to + c * 64 + half;
                 const __m256i high = _mm256_srli_epi16(line, 4);
                 _mm256_store_si256((__m256i *)(void *)at, _mm256_and_si256(line, low));
-                _mm256_store_si256((__m256i *)(void *)(at + 4 * step), _mm256_and_si256(high, low));
+                _mm256_store_si256((__m256i *)(void *)(at + 4 * 64), _mm256_and_si256(high, low));
             }
         }
     }
@@ -3062,18 +3070,23 @@ static SKL__TARGET(SKL__AVX2) void skl__unpack_codes(unsigned char *to, size_t s
 static SKL__TARGET(SKL__AVX2) void skl__unpack_scales(float *to, size_t step, const skl__x86_job *job,
                                                       const unsigned char *scales, size_t column, size_t units)
 {
-    const size_t half = job->w->wide ? 32 : 16;
-    size_t u;
+    const size_t half = job->w->wide ? 32 : 16, share = job->w->group / job->unit;
+    const unsigned char *from = scales + column / job->w->group * 2 * half;
+    size_t left = share - column / job->unit % share, u;
 
     for (u = 0; u < units; u++, to += step) {
-        const unsigned char *from = scales + (column + u * job->unit) / job->w->group * 2 * half;
         _mm256_store_ps(to, skl__load_scales_256(from, job->w->wide));
         _mm256_store_ps(to + 8, skl__load_scales_256(from + half, job->w->wide));
+        if (--left == 0) {
+            left = share;
+            from += 2 * half;
+        }
     }
 }
 
-/* What a strip of tokens brings to a panel besides its codes. */
+/* What a strip of tokens brings to a panel besides its codes, and what it takes from one panel to the next. */
 typedef struct skl__x86_strip {
+    float acc[SKL__STRIP_TILES * SKL__STRIP_TOKENS * 16];    /* [blocks of tiles][tokens][tiles][16] */
     int32_t starts[SKL__STRIP_TOKENS][SKL__PANEL_UNITS];
     float scales[SKL__STRIP_TOKENS][SKL__PANEL_UNITS];
     float sums[SKL__STRIP_TOKENS][SKL__PANEL_UNITS];
@@ -3088,7 +3101,7 @@ static SKL__TARGET(SKL__AVX2) void skl__fill_strip(skl__x86_strip *strip, const 
     size_t t, u;
 
     for (t = 0; t < tokens; t++) {
-        const float *scales = x->row ? x->scales + token + t : x->scales + (token + t) * runs + column / 32;
+        const float *scales = x->row ? NULL : x->scales + (token + t) * runs + column / 32;
         const int32_t *sums = x->sums + (token + t) * runs;
         const int8_t *codes = x->codes + (token + t) * x->stride;
 
@@ -3096,37 +3109,78 @@ static SKL__TARGET(SKL__AVX2) void skl__fill_strip(skl__x86_strip *strip, const 
         for (; job->unit == 32 && !x->row && u + 8 <= units; u += 8) {    /* the common case, 8 units at once */
             const __m256i sum = _mm256_loadu_si256((const __m256i *)(const void *)(sums + column / 32 + u));
             _mm256_store_si256((__m256i *)(void *)&strip->starts[t][u], _mm256_mullo_epi32(sum, offset));
-            _mm256_store_ps(&strip->sums[t][u], _mm256_cvtepi32_ps(sum));
             _mm256_store_ps(&strip->scales[t][u], _mm256_loadu_ps(scales + u));
+            if (job->w->minimum) _mm256_store_ps(&strip->sums[t][u], _mm256_cvtepi32_ps(sum));
         }
         for (; u < units; u++) {
             const int32_t sum = skl__unit_sum(codes, sums, column + u * job->unit, job->unit);
             strip->starts[t][u] = -job->offset * sum;
-            strip->sums[t][u] = (float)sum;
-            strip->scales[t][u] = scales[x->row ? 0 : u * job->unit / 32];
+            if (!x->row) strip->scales[t][u] = scales[u * job->unit / 32];
+            if (job->w->minimum) strip->sums[t][u] = (float)sum;
         }
     }
 }
 
 typedef struct skl__x86_panel {
-    unsigned char codes[SKL__PANEL_QUADS * 2 * 64];    /* [quads][tiles][64] */
+    unsigned char codes[SKL__PANEL_QUADS * 64];        /* [quads][64]; unused with 512 bits */
     float scales[SKL__PANEL_UNITS * 2 * 16];           /* [units][tiles][16] */
     float minima[SKL__PANEL_UNITS * 2 * 16];
 } skl__x86_panel;
 
-static void skl__fill_panel(skl__x86_panel *panel, const skl__x86_job *job, size_t tile, size_t tiles, size_t column,
-                            size_t quads, size_t units)
+/* The scales of one tile of a panel of `tiles`. */
+static void skl__fill_scales(skl__x86_panel *panel, const skl__x86_job *job, const skl__tile *tile, size_t tiles, size_t j,
+                             size_t column, size_t units)
 {
-    size_t j;
-    for (j = 0; j < tiles; j++) {
-        const skl__tile parts = skl__tile_at(job->w, tile + j);
-        skl__unpack_codes(panel->codes + j * 64, tiles * 64, job, parts.codes, column, quads);
-        skl__unpack_scales(panel->scales + j * 16, tiles * 16, job, parts.scales, column, units);
-        if (job->w->minimum) skl__unpack_scales(panel->minima + j * 16, tiles * 16, job, parts.minima, column, units);
+    skl__unpack_scales(panel->scales + j * 16, tiles * 16, job, tile->scales, column, units);
+    if (job->w->minimum) skl__unpack_scales(panel->minima + j * 16, tiles * 16, job, tile->minima, column, units);
+}
+
+/* Readies one tile, or two; where there is no second one, the first takes its place and the outputs go nowhere. */
+static void skl__fill_panel(skl__x86_panel *panel, skl__x86_block *block, const skl__x86_job *job, size_t tile, size_t tiles,
+                            size_t tiles_max, size_t column, size_t quads)
+{
+    const skl__tile first = skl__tile_at(job->w, tile), second = skl__tile_at(job->w, tile + tiles - 1);
+
+    skl__fill_scales(panel, job, &first, tiles_max, 0, column, block->units);
+    if (tiles_max == 1) {
+        skl__unpack_codes(panel->codes, job, first.codes, column, quads);
+        block->codes = panel->codes;
+    } else {
+        skl__fill_scales(panel, job, &second, tiles_max, 1, column, block->units);
+        block->codes = first.codes + column * skl__column_bytes(job->w);
+        block->far = (size_t)(second.codes - first.codes);
     }
 }
 
-/* All tiles against one strip of tokens, panel by panel. */
+/* The finished outputs of a block, as far as there are tiles and rows:  acc  [tokens][stride] */
+static SKL__TARGET(SKL__AVX2) void skl__store_block(const skl__x86_job *job, const float *acc, size_t stride, size_t token,
+                                                    size_t tokens, size_t tile, size_t tiles)
+{
+    const size_t left = job->w->rows - tile * 16, rows = left < tiles * 16 ? left : tiles * 16;
+    size_t t, i;
+
+    for (t = token; t < token + tokens; t++, acc += stride) {
+        float *y = job->y + t * job->y_stride + tile * 16;
+        const float scale = job->x->row ? job->x->scales[t] : 1.0f;
+        for (i = 0; i + 8 <= rows; i += 8) {
+            _mm256_storeu_ps(y + i, _mm256_mul_ps(_mm256_load_ps(acc + i), _mm256_set1_ps(scale)));
+        }
+        for (; i < rows; i++) y[i] = acc[i] * scale;
+    }
+}
+
+/* Asks for `count` pieces of `bytes`, `stride` bytes apart. */
+static void skl__fetch(const void *from, size_t bytes, size_t count, size_t stride)
+{
+    const char *at = (const char *)from;
+    size_t i;
+
+    for (; count > 0; count--, at += stride) {
+        for (i = 0; i < bytes; i += 64) _mm_prefetch(at + i, _MM_HINT_T0);
+    }
+}
+
+/* A few tiles against one strip of tokens, panel by panel. */
 static void skl__matmul_strip(const skl__x86_job *job, size_t tile_begin, size_t tile_end, size_t token, size_t tokens,
                               size_t tiles_max, size_t width, skl__block_kernel *kernel)
 {
@@ -3136,40 +3190,46 @@ static void skl__matmul_strip(const skl__x86_job *job, size_t tile_begin, size_t
     const size_t quads_max = job->unit == 16 ? SKL__PANEL_UNITS * 4 : SKL__PANEL_QUADS;
     const size_t units_max = quads_max * 4 / job->unit;    /* 0: a unit is longer than a panel */
     const size_t step = units_max ? units_max * job->unit : quads_max * 4;
-    size_t column, columns, tile, t, i;
+    const size_t code_bytes = skl__column_bytes(w), blocks = (tokens + width - 1) / width;
+    size_t column, columns, tile, tiles, t, i, burst;
+    const unsigned char *ahead;
     skl__x86_block block;
 
+    block.flip = job->flip;
     block.scales = panel.scales;
     block.minima = panel.minima;
-    block.codes = panel.codes;
-    block.y_stride = job->y_stride;
     block.row = job->x->row;
     block.minimum = w->minimum;
     block.split = units_max == 0;
+    memset(strip.acc, 0, sizeof strip.acc);
     for (column = 0; column < w->columns; column += step) {
         columns = w->columns - column < step ? w->columns - column : step;
         block.first = column == 0;
         block.last = column + columns == w->columns;
         block.units = block.split ? 1 : columns / job->unit;
         block.quads = columns / 4 / block.units;
+        burst = (columns * code_bytes / blocks + 63) / 64 * 64;
         if (!block.split || block.first || block.last) {
             skl__fill_strip(&strip, job, token, tokens, block.split ? 0 : column, block.units);
         }
-        for (tile = tile_begin; tile < tile_end; tile += block.tiles) {
-            block.tiles = tile_end - tile < tiles_max ? tile_end - tile : tiles_max;
-            block.rows = w->rows - tile * 16;
-            skl__fill_panel(&panel, job, tile, block.tiles, column, columns / 4, block.units);
-            for (t = 0; t < tokens; t += width) {
-                block.tokens = tokens - t < width ? tokens - t : width;
-                for (i = 0; i < width; i++) {
-                    const size_t at = token + t + (i < block.tokens ? i : block.tokens - 1);
-                    block.x[i] = job->x->codes + at * job->x->stride + column;
-                }
+        for (tile = tile_begin; tile < tile_end; tile += tiles) {
+            tiles = tile_end - tile < tiles_max ? tile_end - tile : tiles_max;
+            block.acc = strip.acc + (tile - tile_begin) * SKL__STRIP_TOKENS * 16;
+            skl__fill_panel(&panel, &block, job, tile, tiles, tiles_max, column, columns / 4);
+            ahead = tile + tiles < tile_end ? skl__tile_at(w, tile + tiles).codes + column * code_bytes
+                                            : skl__tile_at(w, tile_begin).codes + (column + columns) * code_bytes;
+            for (t = 0; t < tokens; t += width, block.acc += width * tiles_max * 16, ahead += burst) {
+                const size_t n = tokens - t < width ? tokens - t : width;
+                const int8_t *x = job->x->codes + (token + t) * job->x->stride + column;
+                const float *y = job->y + (token + t) * job->y_stride + tile * 16;
+                for (i = 0; i < width; i++) block.x[i] = x + (i < n ? i : n - 1) * job->x->stride;
                 block.starts = strip.starts[t];
                 block.x_scales = strip.scales[t];
                 block.x_sums = strip.sums[t];
-                block.y = job->y + (token + t) * job->y_stride + tile * 16;
+                skl__fetch(ahead, burst, tiles, w->stride);
+                if (block.last) skl__fetch(y, tiles * 64, n, job->y_stride * sizeof *y);
                 kernel(&block);
+                if (block.last) skl__store_block(job, block.acc, tiles_max * 16, token + t, n, tile, tiles);
             }
         }
     }
@@ -3225,15 +3285,18 @@ static void skl__matmul_x86(const skl__x86_job *job, size_t tile_begin, size_t t
                             size_t tiles_max, size_t width, skl__block_kernel *block, size_t cells,
                             skl__stream_kernel *stream)
 {
-    const size_t last = (job->w->rows + 15) / 16;
-    size_t token = 0, n;
+    const size_t last = (job->w->rows + 15) / 16, most = SKL__STRIP_TOKENS / width * width;
+    size_t token = 0, tile, end, n;
 
     if (tile_end > last) tile_end = last;
     while (token < tokens) {
         n = tokens - token;
         if (n > 4) {
-            n = n < SKL__STRIP_TOKENS ? n : SKL__STRIP_TOKENS;
-            skl__matmul_strip(job, tile_begin, tile_end, token, n, tiles_max, width, block);
+            n = n < most ? n : most;
+            for (tile = tile_begin; tile < tile_end; tile = end) {
+                end = tile_end - tile < SKL__STRIP_TILES ? tile_end : tile + SKL__STRIP_TILES;
+                skl__matmul_strip(job, tile, end, token, n, tiles_max, width, block);
+            }
         } else {
             skl__matmul_stream(job, tile_begin, tile_end, token, n, cells, stream);
         }
@@ -3309,11 +3372,6 @@ SKL__BODY_256 __m256i skl__row_mask_256(size_t rows, size_t row)
 }
 
 /* Rows [row, row + 8) of one token's outputs, as far as the matrix has them:  y  [rows] */
-SKL__BODY_256 __m256 skl__load_rows_256(const float *y, size_t rows, size_t row)
-{
-    return rows < row + 8 ? _mm256_maskload_ps(y + row, skl__row_mask_256(rows, row)) : _mm256_loadu_ps(y + row);
-}
-
 SKL__BODY_256 void skl__store_rows_256(float *y, size_t rows, size_t row, __m256 value)
 {
     if (rows < row + 8) _mm256_maskstore_ps(y + row, skl__row_mask_256(rows, row), value);
@@ -3326,102 +3384,115 @@ SKL__BODY_256 __m256 skl__scale_add_256(__m256 acc, __m256 scale, const float *x
     return _mm256_fmadd_ps(row ? scale : _mm256_mul_ps(scale, _mm256_set1_ps(*x_scale)), value, acc);
 }
 
-/* One unit of a block by dot steps:  isum  [width][vectors]    codes  [quads][64] */
-SKL__BODY_256 void skl__unit_dot_256(__m256i (*isum)[2], const unsigned char *codes, const skl__x86_block *b, size_t k,
-                                     const int width, const int vectors, skl__dot_256 *dot)
+SKL__BODY_256 void skl__scale_into_256(float *acc, __m256 scale, const float *x_scale, __m256 value, int row)
 {
-    const unsigned char *end = codes + b->quads * 64;
+    _mm256_store_ps(acc, skl__scale_add_256(_mm256_load_ps(acc), scale, x_scale, value, row));
+}
+
+/* The integers that an accumulator carries from panel to panel of a split unit; it is 0 again afterwards. */
+SKL__BODY_256 __m256i skl__take_sum_256(float *acc)
+{
+    const __m256i sum = _mm256_castps_si256(_mm256_load_ps(acc));
+    _mm256_store_ps(acc, _mm256_setzero_ps());
+    return sum;
+}
+
+/* One unit of a block by dot steps, `turn` quads between two tests for the end:
+ *     isum  [width][vectors]    codes  [quads][64]    x  [width][columns of the unit] */
+SKL__BODY_256 void skl__unit_dot_256(__m256i (*isum)[2], const unsigned char *codes, size_t quads, const int8_t *const *x,
+                                     size_t k, const int turn, const int width, const int vectors, skl__dot_256 *dot)
+{
+    const unsigned char *end = codes + quads * 64;
     __m256i line[2];
     int i;
 
     do {
-        SKL__UNROLL_4
-        for (i = 0; i < 4; i++, codes += 64, k += 4) {
+        SKL__UNROLL
+        for (i = 0; i < turn; i++, codes += 64, k += 4) {
             SKL__EACH_VECTOR(vectors, line[j] = skl__load_line_256(codes + j * 32))
-            SKL__EACH_CELL(width, vectors, isum[t][j] = dot(isum[t][j], line[j], skl__broadcast_256(b->x[t] + k)))
+            SKL__EACH_CELL(width, vectors, isum[t][j] = dot(isum[t][j], line[j], skl__broadcast_256(x[t] + k)))
         }
     } while (codes < end);
 }
 
-/* The same in 16 bits, up to `chain` quads at a time. */
-SKL__BODY_256 void skl__unit_chain_256(__m256i (*isum)[2], const unsigned char *codes, const skl__x86_block *b,
+/* The same in 16 bits, up to `chain` quads at a time; units are whole runs of 8 quads. */
+SKL__BODY_256 void skl__unit_chain_256(__m256i (*isum)[2], const unsigned char *codes, size_t quads, const int8_t *const *x,
                                        size_t k, const int width, const int vectors, const size_t chain)
 {
-    const unsigned char *end = codes + b->quads * 64, *stop;
+    const unsigned char *end = codes + quads * 64, *stop;
     __m256i pair[SKL__BLOCK_TOKENS][2], line[2];
+    int i;
 
-    while (codes < end) {
-        stop = chain < b->quads ? codes + chain * 64 : end;
+    do {
+        stop = chain == 8 || chain < (size_t)(end - codes) / 64 ? codes + chain * 64 : end;
         SKL__EACH_CELL(width, vectors, pair[t][j] = _mm256_setzero_si256())
         do {
-            SKL__EACH_VECTOR(vectors, line[j] = skl__load_line_256(codes + j * 32))
-            SKL__EACH_CELL(width, vectors,
-                           pair[t][j] = skl__pairs_256(pair[t][j], line[j], skl__broadcast_256(b->x[t] + k)))
-            codes += 64;
-            k += 4;
+            SKL__UNROLL
+            for (i = 0; i < 8; i++, codes += 64, k += 4) {
+                SKL__EACH_VECTOR(vectors, line[j] = skl__load_line_256(codes + j * 32))
+                SKL__EACH_CELL(width, vectors, const __m256i quad = skl__broadcast_256(x[t] + k);
+                               pair[t][j] = skl__pairs_256(pair[t][j], line[j], quad))
+            }
         } while (codes < stop);
         SKL__EACH_CELL(width, vectors, isum[t][j] = skl__widen_256(isum[t][j], pair[t][j]))
-    }
+    } while (codes < end);
 }
 
 /* Body of the block kernels: `width` tokens x the two halves of one tile. 16 registers do not hold two kinds of sums:
- * with 6 x 2 the float accumulators are in memory, touched once per unit. Chains and signs also need registers for
- * products and take 4 x 2.
+ * the float accumulators are in memory, touched once per unit. With 6 x 2, 12 integer sums, 2 lines and a broadcast
+ * take 15 registers; chains and signs also need some for products and take 4 x 2.
+ *     unit     16 or 32 columns, so that there is no loop over them; 0 if there is one activation scale per token
  *     chain    quads whose products add up in 16 bits before they are widened; 0 where dot makes the sums */
-SKL__BODY_256 void skl__block_256(const skl__x86_block *b, const int width, const int vectors, const int row,
-                                  skl__dot_256 *dot, const size_t chain)
+SKL__BODY_256 void skl__block_256(const skl__x86_block *b, const int bits, const int width, const int vectors,
+                                  const size_t unit, skl__dot_256 *dot, const size_t chain)
 {
     const unsigned char *codes = b->codes;
     const float *scales = b->scales, *minima = b->minima, *x_scales = b->x_scales, *x_sums = b->x_sums;
     const int32_t *starts = b->starts;
+    const int row = !unit;
+    const size_t quads = unit ? unit / 4 : b->quads;
+    const int turn = bits == 4 || unit == 32 ? 8 : 4;
+    const int8_t *x[SKL__BLOCK_TOKENS];
+    float *acc = b->acc;
     __m256i isum[SKL__BLOCK_TOKENS][2];
-    __m256 acc[SKL__BLOCK_TOKENS][2], scale[2];
+    __m256 scale[2];
     size_t u, k = 0;
 
-    SKL__EACH_CELL(width, vectors, acc[t][j] = _mm256_setzero_ps())
-    if (!b->first) {
-        SKL__EACH_CELL(width, vectors, if (t < b->tokens)
-                       acc[t][j] = skl__load_rows_256(b->y + t * b->y_stride, b->rows, 8 * j))
-    }
+    SKL__EACH_TOKEN(width, x[t] = b->x[t])
     for (u = 0; u < b->units; u++) {
         SKL__EACH_CELL(width, vectors, isum[t][j] = _mm256_set1_epi32(starts[t * SKL__PANEL_UNITS + u]))
         if (row && b->split && !b->first) {
-            SKL__EACH_CELL(width, vectors, isum[t][j] = _mm256_castps_si256(acc[t][j]); acc[t][j] = _mm256_setzero_ps())
+            SKL__EACH_CELL(width, vectors, isum[t][j] = skl__take_sum_256(acc + (t * vectors + j) * 8))
         }
-        if (chain) skl__unit_chain_256(isum, codes, b, k, width, vectors, chain);
-        else skl__unit_dot_256(isum, codes, b, k, width, vectors, dot);
-        codes += b->quads * 64;
-        k += b->quads * 4;
+        if (chain) skl__unit_chain_256(isum, codes, quads, x, k, width, vectors, chain);
+        else skl__unit_dot_256(isum, codes, quads, x, k, turn, width, vectors, dot);
+        codes += quads * 64;
+        k += quads * 4;
         if (row && b->split && !b->last) {
-            SKL__EACH_CELL(width, vectors, acc[t][j] = _mm256_castsi256_ps(isum[t][j]))
+            SKL__EACH_CELL(width, vectors, _mm256_store_ps(acc + (t * vectors + j) * 8, _mm256_castsi256_ps(isum[t][j])))
             break;
         }
         SKL__EACH_VECTOR(vectors, scale[j] = _mm256_load_ps(scales + 8 * j))
-        SKL__EACH_CELL(width, vectors, acc[t][j] = skl__scale_add_256(
-            acc[t][j], scale[j], x_scales + t * SKL__PANEL_UNITS + u, skl__to_float_256(isum[t][j]), row))
+        SKL__EACH_CELL(width, vectors, skl__scale_into_256(
+            acc + (t * vectors + j) * 8, scale[j], x_scales + t * SKL__PANEL_UNITS + u, skl__to_float_256(isum[t][j]), row))
         if (b->minimum) {
             SKL__EACH_VECTOR(vectors, scale[j] = _mm256_load_ps(minima + 8 * j))
-            SKL__EACH_CELL(width, vectors, acc[t][j] = skl__scale_add_256(
-                acc[t][j], scale[j], x_scales + t * SKL__PANEL_UNITS + u,
+            SKL__EACH_CELL(width, vectors, skl__scale_into_256(
+                acc + (t * vectors + j) * 8, scale[j], x_scales + t * SKL__PANEL_UNITS + u,
                 _mm256_set1_ps(x_sums[t * SKL__PANEL_UNITS + u]), row))
         }
         scales += 16;
         minima += 16;
     }
-    if (row && b->last) {
-        SKL__EACH_CELL(width, vectors,
-                       acc[t][j] = _mm256_mul_ps(acc[t][j], _mm256_set1_ps(x_scales[t * SKL__PANEL_UNITS])))
-    }
-    SKL__EACH_CELL(width, vectors, if (t < b->tokens)
-                   skl__store_rows_256(b->y + t * b->y_stride, b->rows, 8 * j, acc[t][j]))
 }
 
-/* The flag that the inner loop must not ask for becomes a constant here. */
-SKL__BODY_256 void skl__block_each_256(const skl__x86_block *b, const int width, const int vectors, skl__dot_256 *dot,
+/* What inner loops must not ask for becomes a constant here. */
+SKL__BODY_256 void skl__block_each_256(const skl__x86_block *b, const int bits, const int width, skl__dot_256 *dot,
                                        const size_t chain)
 {
-    if (b->row) skl__block_256(b, width, vectors, 1, dot, chain);
-    else skl__block_256(b, width, vectors, 0, dot, chain);
+    if (b->row) skl__block_256(b, bits, width, 2, 0, dot, chain);
+    else if (bits == 4 || b->quads == 8) skl__block_256(b, bits, width, 2, 32, dot, chain);
+    else skl__block_256(b, bits, width, 2, 16, dot, chain);
 }
 
 /* A run of 32 columns of 4-bit codes of a stream, added to isum.        isum  [width][tiles][2 halves of a tile] */
@@ -3560,7 +3631,7 @@ SKL__BODY_256 void skl__stream_each_256(const skl__x86_stream *s, const int bits
 
 static SKL__TARGET(SKL__AVX2) void skl__block_q4_a8_avx2(const skl__x86_block *b)
 {
-    skl__block_each_256(b, 4, 2, skl__dot_sign_256, 8);
+    skl__block_each_256(b, 4, 4, skl__dot_sign_256, 8);
 }
 
 static SKL__TARGET(SKL__AVX2) void skl__stream_q4_a8_avx2(const skl__x86_stream *s)
@@ -3570,12 +3641,12 @@ static SKL__TARGET(SKL__AVX2) void skl__stream_q4_a8_avx2(const skl__x86_stream 
 
 static SKL__TARGET(SKL__AVX2) void skl__block_q4_a4_avx2(const skl__x86_block *b)
 {
-    skl__block_each_256(b, 4, 2, skl__dot_sign_256, SKL__PANEL_QUADS);
+    skl__block_each_256(b, 4, 4, skl__dot_sign_256, 128);
 }
 
 static SKL__TARGET(SKL__AVX2) void skl__block_q8_a8_avx2(const skl__x86_block *b)
 {
-    skl__block_each_256(b, 4, 2, skl__dot_sign_256, 0);
+    skl__block_each_256(b, 8, 4, skl__dot_sign_256, 0);
 }
 
 static SKL__TARGET(SKL__AVX2) void skl__stream_q8_a8_avx2(const skl__x86_stream *s)
@@ -3608,9 +3679,14 @@ static void skl__matmul_q8_a8_avx2(float *y, size_t y_stride, const skl__matrix 
 }
 
 #if SKL__HAS_AVXVNNI
-static SKL__TARGET(SKL__AVXVNNI) void skl__block_avxvnni(const skl__x86_block *b)
+static SKL__TARGET(SKL__AVXVNNI) void skl__block_q4_avxvnni(const skl__x86_block *b)
 {
-    skl__block_each_256(b, 6, 2, skl__dot_vnni_256, 0);
+    skl__block_each_256(b, 4, 6, skl__dot_vnni_256, 0);
+}
+
+static SKL__TARGET(SKL__AVXVNNI) void skl__block_q8_avxvnni(const skl__x86_block *b)
+{
+    skl__block_each_256(b, 8, 6, skl__dot_vnni_256, 0);
 }
 
 static SKL__TARGET(SKL__AVXVNNI) void skl__stream_avxvnni(const skl__x86_stream *s)
@@ -3623,7 +3699,8 @@ static void skl__matmul_avxvnni(float *y, size_t y_stride, const skl__matrix *w,
                                 const skl__acts *x, size_t tokens)
 {
     const skl__x86_job job = skl__x86_begin(y, y_stride, w, x, 128);
-    skl__matmul_x86(&job, tile_begin, tile_end, tokens, 1, 6, skl__block_avxvnni, SKL__STREAM_CELLS_256,
+    skl__matmul_x86(&job, tile_begin, tile_end, tokens, 1, 6,
+                    w->storage == SKL__TILES_4 ? skl__block_q4_avxvnni : skl__block_q8_avxvnni, SKL__STREAM_CELLS_256,
                     skl__stream_avxvnni);
 }
 
@@ -3687,11 +3764,6 @@ SKL__BODY_512 __mmask16 skl__row_mask_512(size_t rows, size_t row)
 }
 
 /* Rows [row, row + 16) of one token's outputs, as far as the matrix has them:  y  [rows] */
-SKL__BODY_512 __m512 skl__load_rows_512(const float *y, size_t rows, size_t row)
-{
-    return rows < row + 16 ? _mm512_maskz_loadu_ps(skl__row_mask_512(rows, row), y + row) : _mm512_loadu_ps(y + row);
-}
-
 SKL__BODY_512 void skl__store_rows_512(float *y, size_t rows, size_t row, __m512 value)
 {
     if (rows < row + 16) _mm512_mask_storeu_ps(y + row, skl__row_mask_512(rows, row), value);
@@ -3704,102 +3776,124 @@ SKL__BODY_512 __m512 skl__scale_add_512(__m512 acc, __m512 scale, const float *x
     return _mm512_fmadd_ps(row ? scale : _mm512_mul_ps(scale, _mm512_set1_ps(*x_scale)), value, acc);
 }
 
-/* One unit of a block by dot steps:  isum  [width][vectors]    codes  [quads][vectors][64] */
-SKL__BODY_512 void skl__unit_dot_512(__m512i (*isum)[2], const unsigned char *codes, const skl__x86_block *b, size_t k,
-                                     const int width, const int vectors, skl__dot_512 *dot)
+/* The two quads, 16 columns apart, of a line of 4-bit codes. */
+SKL__BODY_512 void skl__split_line_512(__m512i *low, __m512i *high, const unsigned char *codes)
 {
-    const unsigned char *end = codes + b->quads * (size_t)vectors * 64;
-    __m512i line[2];
+    const __m512i line = skl__load_line_512(codes), mask = _mm512_set1_epi8(15);
+    *low = _mm512_and_si512(line, mask);
+    *high = _mm512_and_si512(_mm512_srli_epi16(line, 4), mask);
+}
+
+/* One unit of a block by dot steps:  isum  [width][2]    codes  of two tiles    x  [width][columns of the unit] */
+SKL__BODY_512 void skl__unit_dot_512(__m512i (*isum)[2], const unsigned char *codes, const skl__x86_block *b,
+                                     const int8_t *const *x, size_t k, const size_t columns, const int bits, const int width,
+                                     skl__dot_512 *dot)
+{
+    const __m512i flip = _mm512_set1_epi8((char)b->flip);
+    const size_t end = k + columns, far = b->far;
+    __m512i line[2], high[2];
     int i;
 
     do {
         SKL__UNROLL_4
-        for (i = 0; i < 4; i++, codes += vectors * 64, k += 4) {
-            SKL__EACH_VECTOR(vectors, line[j] = skl__load_line_512(codes + j * 64))
-            SKL__EACH_CELL(width, vectors, isum[t][j] = dot(isum[t][j], line[j], skl__broadcast_512(b->x[t] + k)))
+        for (i = 0; i < 4; i++, codes += 64, k += 4) {
+            if (bits == 4) {
+                SKL__EACH_VECTOR(2, skl__split_line_512(&line[j], &high[j], codes + j * far))
+                SKL__EACH_CELL(width, 2, isum[t][j] = dot(isum[t][j], line[j], skl__broadcast_512(x[t] + k)))
+                SKL__EACH_CELL(width, 2, isum[t][j] = dot(isum[t][j], high[j], skl__broadcast_512(x[t] + k + 16)))
+            } else {
+                SKL__EACH_VECTOR(2, line[j] = _mm512_xor_si512(skl__load_line_512(codes + j * far), flip))
+                SKL__EACH_CELL(width, 2, isum[t][j] = dot(isum[t][j], line[j], skl__broadcast_512(x[t] + k)))
+            }
         }
-    } while (codes < end);
+        if (bits == 4) k += 16;
+    } while (k < end);
 }
 
-/* The same in 16 bits, up to `chain` quads at a time. */
+/* The same in 16 bits, up to `chain` columns at a time. */
 SKL__BODY_512 void skl__unit_chain_512(__m512i (*isum)[2], const unsigned char *codes, const skl__x86_block *b,
-                                       size_t k, const int width, const int vectors, const size_t chain)
+                                       const int8_t *const *x, size_t k, const size_t columns, const int width,
+                                       const size_t chain)
 {
-    const unsigned char *end = codes + b->quads * (size_t)vectors * 64, *stop;
-    __m512i pair[SKL__BLOCK_TOKENS][2], line[2];
+    const size_t end = k + columns, far = b->far;
+    __m512i pair[SKL__BLOCK_TOKENS][2], low[2], high[2];
+    size_t stop;
+    int i;
 
-    while (codes < end) {
-        stop = chain < b->quads ? codes + chain * (size_t)vectors * 64 : end;
-        SKL__EACH_CELL(width, vectors, pair[t][j] = _mm512_setzero_si512())
+    while (k < end) {
+        stop = chain == 32 || chain < end - k ? k + chain : end;
+        SKL__EACH_CELL(width, 2, pair[t][j] = _mm512_setzero_si512())
         do {
-            SKL__EACH_VECTOR(vectors, line[j] = skl__load_line_512(codes + j * 64))
-            SKL__EACH_CELL(width, vectors,
-                           pair[t][j] = skl__pairs_512(pair[t][j], line[j], skl__broadcast_512(b->x[t] + k)))
-            codes += vectors * 64;
-            k += 4;
-        } while (codes < stop);
-        SKL__EACH_CELL(width, vectors, isum[t][j] = skl__widen_512(isum[t][j], pair[t][j]))
+            SKL__UNROLL_4
+            for (i = 0; i < 4; i++, codes += 64, k += 4) {
+                SKL__EACH_VECTOR(2, skl__split_line_512(&low[j], &high[j], codes + j * far))
+                SKL__EACH_CELL(width, 2, const __m512i quad = skl__broadcast_512(x[t] + k);
+                               pair[t][j] = skl__pairs_512(pair[t][j], low[j], quad))
+                SKL__EACH_CELL(width, 2, const __m512i quad = skl__broadcast_512(x[t] + k + 16);
+                               pair[t][j] = skl__pairs_512(pair[t][j], high[j], quad))
+            }
+            k += 16;
+        } while (k < stop);
+        SKL__EACH_CELL(width, 2, isum[t][j] = skl__widen_512(isum[t][j], pair[t][j]))
     }
 }
 
-/* Body of the block kernels: `width` tokens x `vectors` tiles. With 6 x 2, 12 integer and 12 float accumulators, 2
- * lines and a broadcast take 27 of 32 registers; 4 columns cost 8 loads and 12 dot steps, so the two multiplying ports
- * set the pace, not the two that load. Chains keep a third kind of sum, signs more products on the way: 4 x 2.
- *     chain    quads whose products add up in 16 bits before they are widened; 0 where dot makes the sums */
-SKL__BODY_512 void skl__block_512(const skl__x86_block *b, const int width, const int vectors, const int row,
+/* Body of the block kernels: `width` tokens x 2 tiles. With 4 x 2, 8 integer and 8 float accumulators, 4 lines, a mask
+ * and a broadcast take 22 of 32 registers; 8 columns cost at most 12 loads and 16 dot steps, so the two multiplying ports
+ * set the pace, not the two that load. Where scales are rare, float accumulators may be spilled, and 6 x 2 is faster.
+ *     bits     4 or 8
+ *     unit     16 or 32 columns, so that there is no loop over them; 0 if there is one activation scale per token
+ *     chain    columns whose products add up in 16 bits before they are widened; 0 where dot makes the sums */
+SKL__BODY_512 void skl__block_512(const skl__x86_block *b, const int bits, const int width, const size_t unit,
                                   skl__dot_512 *dot, const size_t chain)
 {
     const unsigned char *codes = b->codes;
     const float *scales = b->scales, *minima = b->minima, *x_scales = b->x_scales, *x_sums = b->x_sums;
     const int32_t *starts = b->starts;
+    const int row = !unit;
+    const size_t columns = unit ? unit : b->quads * 4;
+    const int8_t *x[SKL__BLOCK_TOKENS];
     __m512i isum[SKL__BLOCK_TOKENS][2];
     __m512 acc[SKL__BLOCK_TOKENS][2], scale[2];
     size_t u, k = 0;
 
-    SKL__EACH_CELL(width, vectors, acc[t][j] = _mm512_setzero_ps())
-    if (!b->first) {
-        SKL__EACH_CELL(width, vectors, if (t < b->tokens)
-                       acc[t][j] = skl__load_rows_512(b->y + t * b->y_stride, b->rows, 16 * j))
-    }
+    SKL__EACH_TOKEN(width, x[t] = b->x[t])
+    SKL__EACH_CELL(width, 2, acc[t][j] = _mm512_load_ps(b->acc + (t * 2 + j) * 16))
     for (u = 0; u < b->units; u++) {
-        SKL__EACH_CELL(width, vectors, isum[t][j] = _mm512_set1_epi32(starts[t * SKL__PANEL_UNITS + u]))
+        SKL__EACH_CELL(width, 2, isum[t][j] = _mm512_set1_epi32(starts[t * SKL__PANEL_UNITS + u]))
         if (row && b->split && !b->first) {
-            SKL__EACH_CELL(width, vectors, isum[t][j] = _mm512_castps_si512(acc[t][j]); acc[t][j] = _mm512_setzero_ps())
+            SKL__EACH_CELL(width, 2, isum[t][j] = _mm512_castps_si512(acc[t][j]); acc[t][j] = _mm512_setzero_ps())
         }
-        if (chain) skl__unit_chain_512(isum, codes, b, k, width, vectors, chain);
-        else skl__unit_dot_512(isum, codes, b, k, width, vectors, dot);
-        codes += b->quads * (size_t)vectors * 64;
-        k += b->quads * 4;
+        if (chain) skl__unit_chain_512(isum, codes, b, x, k, columns, width, chain);
+        else skl__unit_dot_512(isum, codes, b, x, k, columns, bits, width, dot);
+        codes += columns * (bits == 4 ? 8 : 16);
+        k += columns;
         if (row && b->split && !b->last) {
-            SKL__EACH_CELL(width, vectors, acc[t][j] = _mm512_castsi512_ps(isum[t][j]))
+            SKL__EACH_CELL(width, 2, acc[t][j] = _mm512_castsi512_ps(isum[t][j]))
             break;
         }
-        SKL__EACH_VECTOR(vectors, scale[j] = _mm512_load_ps(scales + 16 * j))
-        SKL__EACH_CELL(width, vectors, acc[t][j] = skl__scale_add_512(
+        SKL__EACH_VECTOR(2, scale[j] = _mm512_load_ps(scales + 16 * j))
+        SKL__EACH_CELL(width, 2, acc[t][j] = skl__scale_add_512(
             acc[t][j], scale[j], x_scales + t * SKL__PANEL_UNITS + u, skl__to_float_512(isum[t][j]), row))
         if (b->minimum) {
-            SKL__EACH_VECTOR(vectors, scale[j] = _mm512_load_ps(minima + 16 * j))
-            SKL__EACH_CELL(width, vectors, acc[t][j] = skl__scale_add_512(
+            SKL__EACH_VECTOR(2, scale[j] = _mm512_load_ps(minima + 16 * j))
+            SKL__EACH_CELL(width, 2, acc[t][j] = skl__scale_add_512(
                 acc[t][j], scale[j], x_scales + t * SKL__PANEL_UNITS + u,
                 _mm512_set1_ps(x_sums[t * SKL__PANEL_UNITS + u]), row))
         }
-        scales += vectors * 16;
-        minima += vectors * 16;
+        scales += 2 * 16;
+        minima += 2 * 16;
     }
-    if (row && b->last) {
-        SKL__EACH_CELL(width, vectors,
-                       acc[t][j] = _mm512_mul_ps(acc[t][j], _mm512_set1_ps(x_scales[t * SKL__PANEL_UNITS])))
-    }
-    SKL__EACH_CELL(width, vectors, if (t < b->tokens)
-                   skl__store_rows_512(b->y + t * b->y_stride, b->rows, 16 * j, acc[t][j]))
+    SKL__EACH_CELL(width, 2, _mm512_store_ps(b->acc + (t * 2 + j) * 16, acc[t][j]))
 }
 
-/* The flag that the inner loop must not ask for becomes a constant here. */
-SKL__BODY_512 void skl__block_each_512(const skl__x86_block *b, const int width, const int vectors, skl__dot_512 *dot,
-                                       const size_t chain)
+/* What inner loops must not ask for becomes a constant here; `row_width` tokens if there is one scale per token. */
+SKL__BODY_512 void skl__block_each_512(const skl__x86_block *b, const int bits, const int width, const int row_width,
+                                       skl__dot_512 *dot, const size_t chain)
 {
-    if (b->row) skl__block_512(b, width, vectors, 1, dot, chain);
-    else skl__block_512(b, width, vectors, 0, dot, chain);
+    if (b->row) skl__block_512(b, bits, row_width, 0, dot, chain);
+    else if (bits == 4 || b->quads == 8) skl__block_512(b, bits, width, 32, dot, chain);
+    else skl__block_512(b, bits, width, 16, dot, chain);
 }
 
 /* A run of 32 columns of 4-bit codes of a stream: adds to the sums of its low and its high nibbles. By dot steps, high nibbles
@@ -3953,8 +4047,7 @@ SKL__BODY_512 void skl__stream_each_512(const skl__x86_stream *s, const int bits
 
 static SKL__TARGET(SKL__AVX512) void skl__block_q4_a8_avx512(const skl__x86_block *b)
 {
-    if (b->tiles == 2) skl__block_each_512(b, 4, 2, skl__dot_sign_512, 8);
-    else skl__block_each_512(b, 4, 1, skl__dot_sign_512, 8);
+    skl__block_each_512(b, 4, 4, 4, skl__dot_sign_512, 32);
 }
 
 static SKL__TARGET(SKL__AVX512) void skl__stream_q4_a8_avx512(const skl__x86_stream *s)
@@ -3964,14 +4057,12 @@ static SKL__TARGET(SKL__AVX512) void skl__stream_q4_a8_avx512(const skl__x86_str
 
 static SKL__TARGET(SKL__AVX512) void skl__block_q4_a4_avx512(const skl__x86_block *b)
 {
-    if (b->tiles == 2) skl__block_each_512(b, 4, 2, skl__dot_sign_512, SKL__PANEL_QUADS);
-    else skl__block_each_512(b, 4, 1, skl__dot_sign_512, SKL__PANEL_QUADS);
+    skl__block_each_512(b, 4, 4, 4, skl__dot_sign_512, 512);
 }
 
 static SKL__TARGET(SKL__AVX512) void skl__block_q8_a8_avx512(const skl__x86_block *b)
 {
-    if (b->tiles == 2) skl__block_each_512(b, 4, 2, skl__dot_sign_512, 0);
-    else skl__block_each_512(b, 4, 1, skl__dot_sign_512, 0);
+    skl__block_each_512(b, 8, 4, 4, skl__dot_sign_512, 0);
 }
 
 static SKL__TARGET(SKL__AVX512) void skl__stream_q8_a8_avx512(const skl__x86_stream *s)
@@ -4003,10 +4094,14 @@ static void skl__matmul_q8_a8_avx512(float *y, size_t y_stride, const skl__matri
                     skl__stream_q8_a8_avx512);
 }
 
-static SKL__TARGET(SKL__AVX512VNNI) void skl__block_avx512vnni(const skl__x86_block *b)
+static SKL__TARGET(SKL__AVX512VNNI) void skl__block_q4_avx512vnni(const skl__x86_block *b)
 {
-    if (b->tiles == 2) skl__block_each_512(b, 6, 2, skl__dot_vnni_512, 0);
-    else skl__block_each_512(b, 6, 1, skl__dot_vnni_512, 0);
+    skl__block_each_512(b, 4, 4, 6, skl__dot_vnni_512, 0);
+}
+
+static SKL__TARGET(SKL__AVX512VNNI) void skl__block_q8_avx512vnni(const skl__x86_block *b)
+{
+    skl__block_each_512(b, 8, 4, 6, skl__dot_vnni_512, 0);
 }
 
 static SKL__TARGET(SKL__AVX512VNNI) void skl__stream_avx512vnni(const skl__x86_stream *s)
@@ -4019,7 +4114,8 @@ static void skl__matmul_avx512vnni(float *y, size_t y_stride, const skl__matrix 
                                    const skl__acts *x, size_t tokens)
 {
     const skl__x86_job job = skl__x86_begin(y, y_stride, w, x, 128);
-    skl__matmul_x86(&job, tile_begin, tile_end, tokens, 2, 6, skl__block_avx512vnni, SKL__STREAM_CELLS_512,
+    skl__matmul_x86(&job, tile_begin, tile_end, tokens, 2, x->row ? 6 : 4,
+                    w->storage == SKL__TILES_4 ? skl__block_q4_avx512vnni : skl__block_q8_avx512vnni, SKL__STREAM_CELLS_512,
                     skl__stream_avx512vnni);
 }
 
@@ -10159,6 +10255,7 @@ SKL_API skl_status skl_sample(skl_sampler *sampler, const float *logits, const i
 #undef SKL__PANEL_QUADS
 #undef SKL__PANEL_UNITS
 #undef SKL__STRIP_TOKENS
+#undef SKL__STRIP_TILES
 #undef SKL__BLOCK_TOKENS
 #undef SKL__EACH_TOKEN
 #undef SKL__EACH_VECTOR
@@ -10210,8 +10307,6 @@ SKL_API skl_status skl_sample(skl_sampler *sampler, const float *logits, const i
 #undef skl__vsum16
 #undef SKL__MAGIC
 #undef SKL__PREFETCH
-#undef SKL__AHEAD
-#undef SKL__STRIP
 #undef SKL__SCALAR
 #undef SKL__TARGET_AVX2
 #undef SKL__TARGET_AVX512
@@ -10219,6 +10314,8 @@ SKL_API skl_status skl_sample(skl_sampler *sampler, const float *logits, const i
 #undef SKL__V_AVX512
 #undef SKL__BLOCK
 #undef SKL__QUERIES
+#undef SKL__AHEAD
+#undef SKL__STRIP
 #undef SKL__NO_NULL
 #undef SKL__HEAD_DIM_MAX
 #undef SKL__MAX_CPUS

@@ -795,7 +795,7 @@ static double kv_bytes(const model_bench *m, double position)
 {
     const skl__config *c = &m->model->config;
     const skl__kv_shape *shape = &m->session->kv_shape;
-    const double each = (double)(shape->key_tile / 16 + shape->value_stride) + (shape->scales ? 8.0 : 0.0);
+    const double each = (double)shape->block / SKL__BLOCK;
     double positions = 0.0;
     size_t i;
 

@@ -202,7 +202,7 @@ static kernel_case case_make(int decoding)
     if (group > 32) columns = (columns + group - 1) / group * group;
 
     c.w.storage = c.bits == 4 ? SKL__TILES_4 : SKL__TILES_8;
-    c.w.rows = 1 + random_below(decoding ? 300 : 50);
+    c.w.rows = 1 + random_below(decoding || random_below(8) == 0 ? 300 : 50);
     c.w.columns = columns;
     c.w.group = group ? group : columns;
     c.w.wide = !decoding && random_below(2);
