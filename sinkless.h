@@ -6360,6 +6360,9 @@ SKL__KERNEL void SKL__LANE(skl__matmul_q8_f32)(float *y, size_t y_stride, const 
 
 /* ---- keys and values */
 
+/* For i below n, unrolled; the bound is a constant of its own, because Clang unrolls before it knows what n will be. */
+#define SKL__LANES_FOR(i, most, n) SKL__LANES_UNROLL for ((i) = 0; (i) < (most); (i)++) if ((i) < (n))
+
 /* Sixteen values as they lie in the cache; not i4. */
 SKL__HELPER skl__v SKL__LANE(skl__vload_kv)(const unsigned char *p, skl_kv kv)
 {
@@ -6514,11 +6517,11 @@ SKL__HELPER void SKL__LANE(skl__score_dims)(skl__v (*acc)[4], const unsigned cha
     const size_t step = skl__kv_vector(kv);
     skl__v two[4][2];
     int t, i, j;
-    SKL__LANES_UNROLL for (t = 0; t < tiles; t++) SKL__LANE(skl__vload_keys)(two[t], keys + (size_t)t * step, d, dims, kv);
-    SKL__LANES_UNROLL for (j = 0; j < dims; j++)
-        SKL__LANES_UNROLL for (i = 0; i < count; i++) {
+    SKL__LANES_FOR(t, 4, tiles) SKL__LANE(skl__vload_keys)(two[t], keys + (size_t)t * step, d, dims, kv);
+    SKL__LANES_FOR(j, 2, dims)
+        SKL__LANES_FOR(i, SKL__QUERIES, count) {
             const skl__v input = skl__vset(q[i][d + (size_t)j]);
-            SKL__LANES_UNROLL for (t = 0; t < tiles; t++) acc[i][t] = skl__vfma(two[t][j], input, acc[i][t]);
+            SKL__LANES_FOR(t, 4, tiles) acc[i][t] = skl__vfma(two[t][j], input, acc[i][t]);
         }
 }
 
@@ -6536,16 +6539,16 @@ SKL__HELPER void SKL__LANE(skl__score_block)(float (*scores)[SKL__BLOCK], const 
         const size_t strip = walk->left && first == 0 ? 2 * (pair < SKL__STRIP ? SKL__STRIP / pair : 1) : even;
         const unsigned char *keys = walk->block.keys + first * vector;
         skl__v acc[SKL__QUERIES][4];
-        SKL__LANES_UNROLL for (i = 0; i < count; i++)
-            SKL__LANES_UNROLL for (t = 0; t < tiles; t++) acc[i][t] = skl__vset(0.0f);
+        SKL__LANES_FOR(i, SKL__QUERIES, count)
+            SKL__LANES_FOR(t, 4, tiles) acc[i][t] = skl__vset(0.0f);
         for (d = 0; d < even;) {
             const size_t stop = strip < even - d ? d + strip : even;
             if (strip < even) skl__kv_fetch(walk, d / 2 * pair + SKL__AHEAD, stop / 2 * pair + SKL__AHEAD);
             for (; d < stop; d += 2) SKL__LANE(skl__score_dims)(acc, keys, q, count, tiles, d, 2, kv);
         }
         if (d < walk->head_dim) SKL__LANE(skl__score_dims)(acc, keys, q, count, tiles, d, 1, kv);
-        SKL__LANES_UNROLL for (i = 0; i < count; i++)
-            SKL__LANES_UNROLL for (t = 0; t < tiles; t++) {
+        SKL__LANES_FOR(i, SKL__QUERIES, count)
+            SKL__LANES_FOR(t, 4, tiles) {
                 const size_t column = (first + (size_t)t) * 16;
                 if (kv == SKL_KV_I8 || kv == SKL_KV_I4)
                     acc[i][t] = skl__vmul(acc[i][t], skl__vload(walk->block.key_scales + column));
@@ -6564,9 +6567,9 @@ SKL__HELPER void SKL__LANE(skl__vload_values)(skl__v *vectors, const unsigned ch
         skl__vload_i4(two, value + d / 32 * 16);
         vectors[0] = two[d / 16 % 2];
     } else if (kv == SKL_KV_I4) {
-        SKL__LANES_UNROLL for (t = 0; t < width; t += 2) skl__vload_i4(vectors + t, value + d / 2 + 8 * (size_t)t);
+        SKL__LANES_FOR(t, 8, width) if (t % 2 == 0) skl__vload_i4(vectors + t, value + d / 2 + 8 * (size_t)t);
     } else {
-        SKL__LANES_UNROLL for (t = 0; t < width; t++)
+        SKL__LANES_FOR(t, 8, width)
             vectors[t] = SKL__LANE(skl__vload_kv)(value + (d / 16 + (size_t)t) * step, kv);
     }
 }
@@ -6581,22 +6584,22 @@ SKL__HELPER void SKL__LANE(skl__mix_dims)(float *const *mixes, float (*weights)[
     skl__v acc[SKL__QUERIES][8];
     size_t key;
     int t, i;
-    SKL__LANES_UNROLL for (i = 0; i < count; i++)
-        SKL__LANES_UNROLL for (t = 0; t < width; t++) acc[i][t] = skl__vload(mixes[i] + d + 16 * (size_t)t);
+    SKL__LANES_FOR(i, SKL__QUERIES, count)
+        SKL__LANES_FOR(t, 8, width) acc[i][t] = skl__vload(mixes[i] + d + 16 * (size_t)t);
     for (key = begin; key < end;) {
         const size_t stop = strip < end - key ? key + strip : end;
         if (strip < SKL__BLOCK) skl__kv_fetch(walk, ahead + key * stride, ahead + stop * stride);
         for (; key < stop; key++) {
             skl__v value[8];
             SKL__LANE(skl__vload_values)(value, walk->block.values + key * stride, d, width, kv);
-            SKL__LANES_UNROLL for (i = 0; i < count; i++) {
+            SKL__LANES_FOR(i, SKL__QUERIES, count) {
                 const skl__v weight = skl__vset(weights[i][key]);
-                SKL__LANES_UNROLL for (t = 0; t < width; t++) acc[i][t] = skl__vfma(weight, value[t], acc[i][t]);
+                SKL__LANES_FOR(t, 8, width) acc[i][t] = skl__vfma(weight, value[t], acc[i][t]);
             }
         }
     }
-    SKL__LANES_UNROLL for (i = 0; i < count; i++)
-        SKL__LANES_UNROLL for (t = 0; t < width; t++) skl__vstore(mixes[i] + d + 16 * (size_t)t, acc[i][t]);
+    SKL__LANES_FOR(i, SKL__QUERIES, count)
+        SKL__LANES_FOR(t, 8, width) skl__vstore(mixes[i] + d + 16 * (size_t)t, acc[i][t]);
 }
 
 /* All dimensions: as many at a time as leaves the chains in registers, so that long rows are read once and in order. */
@@ -6819,6 +6822,7 @@ static const skl__lane_kernels SKL__LANE(skl__lane_kernels) = {
 #undef SKL__KERNEL
 #undef SKL__FUNCTION
 #undef SKL__SPECIALISE
+#undef SKL__LANES_FOR
 #undef SKL__HELPER
 #undef skl__vload_at
 
