@@ -5270,18 +5270,14 @@ static void skl__matmul_q8_a8_neon_i8mm(float *y, size_t y_stride, const skl__ma
 #define skl__vpow2 SKL__LANE(skl__vpow2)         /* t = n + SKL__MAGIC -> 2^n, -126 <= n <= 127                         */
 #define skl__vless SKL__LANE(skl__vless)         /* a < b ? x : y                                                       */
 #define skl__vswap SKL__LANE(skl__vswap)         /* lanes 2j and 2j + 1 change places                                   */
+#define skl__vzip_low SKL__LANE(skl__vzip_low)   /* a[0] b[0] a[1] b[1] ... a[7] b[7]                                   */
+#define skl__vzip_high SKL__LANE(skl__vzip_high) /* a[8] b[8] ... a[15] b[15]                                           */
 #define skl__vsum SKL__LANE(skl__vsum)           /* sum by the tree 8, 4, 2, 1                                          */
 #define skl__vlargest SKL__LANE(skl__vlargest)   /* the largest lane; unspecified if one is NaN                          */
 #define skl__vsum16 SKL__LANE(skl__vsum16)       /* lane r = skl__vsum(rows[r])                                         */
 
 /* 1.5 * 2^23: adding it to |x| < 2^22 rounds x to the nearest even integer, which is then in the low mantissa bits. */
 #define SKL__MAGIC 12582912.0f
-
-#if defined(__GNUC__)
-#define SKL__PREFETCH(p) __builtin_prefetch(p)
-#else
-#define SKL__PREFETCH(p) ((void)(p))
-#endif
 
 /* ------------------------------------------------------------------------------------------------ scalar vocabulary */
 
@@ -5421,6 +5417,22 @@ SKL__SCALAR skl__v_scalar skl__vswap_scalar(skl__v_scalar a)
     skl__v_scalar v;
     int i;
     SKL__LANES_EACH v.lane[i] = a.lane[i ^ 1];
+    return v;
+}
+
+SKL__SCALAR skl__v_scalar skl__vzip_low_scalar(skl__v_scalar a, skl__v_scalar b)
+{
+    skl__v_scalar v;
+    int i;
+    SKL__LANES_EACH v.lane[i] = i % 2 ? b.lane[i / 2] : a.lane[i / 2];
+    return v;
+}
+
+SKL__SCALAR skl__v_scalar skl__vzip_high_scalar(skl__v_scalar a, skl__v_scalar b)
+{
+    skl__v_scalar v;
+    int i;
+    SKL__LANES_EACH v.lane[i] = i % 2 ? b.lane[8 + i / 2] : a.lane[8 + i / 2];
     return v;
 }
 
@@ -5599,6 +5611,15 @@ SKL__V_AVX2 skl__v_avx2 skl__vswap_avx2(skl__v_avx2 a)
     return skl__vpair_avx2(_mm256_permute_ps(a.lo, 0xb1), _mm256_permute_ps(a.hi, 0xb1));
 }
 
+SKL__V_AVX2 skl__v_avx2 skl__vzip8_avx2(__m256 a, __m256 b)
+{
+    const __m256 even = _mm256_unpacklo_ps(a, b), odd = _mm256_unpackhi_ps(a, b); /* pairs 0 1 4 5 and 2 3 6 7 */
+    return skl__vpair_avx2(_mm256_permute2f128_ps(even, odd, 0x20), _mm256_permute2f128_ps(even, odd, 0x31));
+}
+
+SKL__V_AVX2 skl__v_avx2 skl__vzip_low_avx2(skl__v_avx2 a, skl__v_avx2 b) { return skl__vzip8_avx2(a.lo, b.lo); }
+SKL__V_AVX2 skl__v_avx2 skl__vzip_high_avx2(skl__v_avx2 a, skl__v_avx2 b) { return skl__vzip8_avx2(a.hi, b.hi); }
+
 SKL__V_AVX2 float skl__vsum8_avx2(__m256 eight)
 {
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
@@ -5712,6 +5733,16 @@ SKL__V_AVX512 __m512 skl__vpow2_avx512(__m512 t)
 SKL__V_AVX512 __m512 skl__vless_avx512(__m512 a, __m512 b, __m512 x, __m512 y)
 {
     return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x);
+}
+
+SKL__V_AVX512 __m512 skl__vzip_low_avx512(__m512 a, __m512 b)
+{
+    return _mm512_permutex2var_ps(a, _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23), b);
+}
+
+SKL__V_AVX512 __m512 skl__vzip_high_avx512(__m512 a, __m512 b)
+{
+    return _mm512_permutex2var_ps(a, _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31), b);
 }
 
 SKL__V_AVX512 float skl__vsum_avx512(__m512 a)
@@ -5921,6 +5952,26 @@ SKL__INLINE skl__v_neon skl__vswap_neon(skl__v_neon a)
     return a;
 }
 
+SKL__INLINE skl__v_neon skl__vzip_low_neon(skl__v_neon a, skl__v_neon b)
+{
+    skl__v_neon v;
+    int i;
+    for (i = 0; i < 2; i++) {
+        v.part[2 * i] = vzip1q_f32(a.part[i], b.part[i]);
+        v.part[2 * i + 1] = vzip2q_f32(a.part[i], b.part[i]);
+    }
+    return v;
+}
+
+SKL__INLINE skl__v_neon skl__vzip_high_neon(skl__v_neon a, skl__v_neon b)
+{
+    a.part[0] = a.part[2];
+    a.part[1] = a.part[3];
+    b.part[0] = b.part[2];
+    b.part[1] = b.part[3];
+    return skl__vzip_low_neon(a, b);
+}
+
 SKL__INLINE float skl__vsum_neon(skl__v_neon a)
 {
     const float32x4_t four = vaddq_f32(vaddq_f32(a.part[0], a.part[2]), vaddq_f32(a.part[1], a.part[3]));
@@ -5972,6 +6023,14 @@ SKL__INLINE SKL__UNUSED size_t skl__kv_vector(skl_kv kv)
     return kv == SKL_KV_F32 ? 64 : kv == SKL_KV_F16 ? 32 : 16;
 }
 
+/* One value of 4, 2 or 1 bytes: a memcpy of constant size is a move, one of variable size a call. */
+SKL__INLINE SKL__UNUSED void skl__kv_copy(unsigned char *to, const unsigned char *from, size_t size)
+{
+    if (size == 4) memcpy(to, from, 4);
+    else if (size == 2) memcpy(to, from, 2);
+    else *to = *from;
+}
+
 /* The same, with the block of a position as block 0. */
 SKL__INLINE SKL__UNUSED skl__kv_head skl__kv_block(const skl__kv_head *head, size_t position)
 {
@@ -5999,7 +6058,7 @@ SKL__INLINE SKL__UNUSED void skl__kv_fetch(const skl__kv_walk *walk, size_t begi
 {
     size_t i;
 
-    for (i = begin; i < end && i < walk->left; i += 64) SKL__PREFETCH(walk->block.keys + i);
+    for (i = begin; i < end && i < walk->left; i += 64) SKL__FETCH(walk->block.keys + i);
 }
 
 /* To the next block, which there must be. */
@@ -6042,8 +6101,8 @@ typedef struct skl__lane_kernels {
     void (*quantise)(const float *x, size_t n, float levels, int row, int8_t *codes, float *scales, int32_t *sums);
     float (*softmax)(float *x, size_t n, float null_logit);
     void (*mix)(float *y, const float *sources, size_t stride, const float *weights, size_t count, size_t n);
-    void (*store_kv)(const skl__kv_head *head, skl_kv kv, size_t head_dim, size_t position, const float *key,
-                     const float *value);
+    void (*store_kv)(const skl__kv_head *head, skl_kv kv, size_t head_dim, size_t position, size_t count, const float *keys,
+                     const float *values, size_t stride);
     void (*attend)(skl__attend_job *job);
     skl__matmul *matmul_f32_f32, *matmul_f16_f32, *matmul_bf16_f32, *matmul_q4_f32, *matmul_q8_f32;
 } skl__lane_kernels;
@@ -6085,7 +6144,7 @@ SKL__HELPER void SKL__LANE(skl__vstore_at)(float *y, skl__v v, size_t i, size_t 
 
 /* exp: x = n ln 2 + r, |r| <= ln 2 / 2; a polynomial of degree 7 for exp(r); 2^n applied in two exact steps, the second of which
  * may round into the subnormals. 0 below -105, infinity above 88.73; NaN stays NaN. Error below 1.1 ulp. */
-SKL__FUNCTION skl__v SKL__LANE(skl__vexp)(skl__v x)
+SKL__HELPER skl__v SKL__LANE(skl__vexp)(skl__v x)
 {
     const skl__v magic = skl__vset(SKL__MAGIC);
     skl__v t, n, r, p, half;
@@ -6109,7 +6168,7 @@ SKL__FUNCTION skl__v SKL__LANE(skl__vexp)(skl__v x)
 }
 
 /* 1 / (1 + exp(-x)), from exp(-|x|) so that nothing overflows and small results keep their digits. Error below 2.5 ulp. */
-SKL__FUNCTION skl__v SKL__LANE(skl__vsigmoid)(skl__v x)
+SKL__HELPER skl__v SKL__LANE(skl__vsigmoid)(skl__v x)
 {
     const skl__v zero = skl__vset(0.0f), one = skl__vset(1.0f);
     const skl__v e = SKL__LANE(skl__vexp)(skl__vsub(zero, skl__vabs(x)));
@@ -6117,11 +6176,11 @@ SKL__FUNCTION skl__v SKL__LANE(skl__vsigmoid)(skl__v x)
 }
 
 /* Error below 3 ulp; below x = -87, where the sigmoid is subnormal, |x| units of the smallest float more. */
-SKL__FUNCTION skl__v SKL__LANE(skl__vsilu)(skl__v x) { return skl__vmul(x, SKL__LANE(skl__vsigmoid)(x)); }
+SKL__HELPER skl__v SKL__LANE(skl__vsilu)(skl__v x) { return skl__vmul(x, SKL__LANE(skl__vsigmoid)(x)); }
 
 /* The tanh form, as x sigmoid(2 u): the same value without the cancellation of 1 + tanh(u). Error below 3 ulp; for negative x,
  * where the rounding of u counts, 4 |u| ulp more. */
-SKL__FUNCTION skl__v SKL__LANE(skl__vgelu)(skl__v x)
+SKL__HELPER skl__v SKL__LANE(skl__vgelu)(skl__v x)
 {
     const skl__v cube = skl__vmul(skl__vmul(x, x), x);
     const skl__v u = skl__vmul(skl__vset(1.59576912f), skl__vfma(skl__vset(0.044715f), cube, x)); /* 2 sqrt(2 / pi) */
@@ -6129,7 +6188,7 @@ SKL__FUNCTION skl__v SKL__LANE(skl__vgelu)(skl__v x)
 }
 
 /* Odd polynomial below 0.625, 1 - 2 / (exp(2|x|) + 1) above. Error below 1.5 ulp. */
-SKL__FUNCTION skl__v SKL__LANE(skl__vtanh)(skl__v x)
+SKL__HELPER skl__v SKL__LANE(skl__vtanh)(skl__v x)
 {
     const skl__v one = skl__vset(1.0f), zero = skl__vset(0.0f), a = skl__vabs(x), square = skl__vmul(x, x);
     skl__v small, large, p = skl__vset(-5.70498872745e-3f);
@@ -6489,6 +6548,9 @@ SKL__KERNEL void SKL__LANE(skl__matmul_q8_f32)(float *y, size_t y_stride, const 
 
 /* ---- keys and values */
 
+/* For i below n, unrolled; the bound is a constant of its own, because Clang unrolls before it knows what n will be. */
+#define SKL__LANES_FOR(i, most, n) SKL__LANES_UNROLL for ((i) = 0; (i) < (most); (i)++) if ((i) < (n))
+
 /* Sixteen values as they lie in the cache; not i4. */
 SKL__HELPER skl__v SKL__LANE(skl__vload_kv)(const unsigned char *p, skl_kv kv)
 {
@@ -6507,54 +6569,133 @@ SKL__HELPER void SKL__LANE(skl__vload_keys)(skl__v two[2], const unsigned char *
     }
 }
 
-/* Symmetric codes of one key or value, as floats; returns their scale.        codes, x  [head_dim] */
-SKL__FUNCTION float SKL__LANE(skl__code_head)(float *codes, const float *x, size_t head_dim, float levels)
+/* What a float of the cache becomes: itself, or a symmetric code. */
+typedef struct SKL__LANE(skl__kv_coder) {
+    skl_kv kv;
+    float levels;
+    float scale[16];                   /* of each position, with codes                                                  */
+} SKL__LANE(skl__kv_coder);
+
+/* Coder of up to 16 keys or values; leaves the scales in the cache.        x  [count][stride]    scales  [count] */
+SKL__FUNCTION SKL__LANE(skl__kv_coder) SKL__LANE(skl__kv_coder_of)(skl_kv kv, const float *x, size_t stride, size_t count,
+                                                                   size_t head_dim, float *scales)
 {
-    const float scale = skl__div(SKL__LANE(skl__magnitude)(x, head_dim), levels);
+    SKL__LANE(skl__kv_coder) coder;
     size_t i;
-    for (i = 0; i < head_dim; i += 16)
-        SKL__LANE(skl__vstore_at)(codes, SKL__LANE(skl__vcodes)(skl__vload_at(x, i, head_dim), scale, levels), i, head_dim);
-    return scale;
+    memset(&coder, 0, sizeof coder);
+    coder.kv = kv;
+    coder.levels = kv == SKL_KV_I8 ? 127.0f : 7.0f;
+    if (kv == SKL_KV_I8 || kv == SKL_KV_I4)
+        for (i = 0; i < count; i++)
+            scales[i] = coder.scale[i] = skl__div(SKL__LANE(skl__magnitude)(x + i * stride, head_dim), coder.levels);
+    return coder;
 }
 
-/* Stores key and value of one head at a position.        key, value  [head_dim] */
-SKL__KERNEL void SKL__LANE(skl__store_kv)(const skl__kv_head *head, skl_kv kv, size_t head_dim, size_t position,
-                                          const float *key, const float *value)
+/* Sixteen dimensions of position i, from d on; zero beyond the head. */
+SKL__HELPER skl__v SKL__LANE(skl__vload_coded)(const SKL__LANE(skl__kv_coder) *coder, size_t i, const float *x, size_t d,
+                                               size_t head_dim)
 {
-    const skl__kv_head block = skl__kv_block(head, position);
-    const size_t place = position % SKL__BLOCK;
-    unsigned char *row = block.values + place * block.value_stride;
-    const float levels = kv == SKL_KV_I8 ? 127.0f : 7.0f;
-    float codes[SKL__HEAD_DIM_MAX];
+    const skl__v v = d < head_dim ? skl__vload_at(x, d, head_dim) : skl__vset(0.0f);
+    return coder->kv == SKL_KV_I8 || coder->kv == SKL_KV_I4 ? SKL__LANE(skl__vcodes)(v, coder->scale[i], coder->levels) : v;
+}
+
+/* Sixteen coded values; i4: twice sixteen, code + 8 of `odd` in the high nibbles. A byte is stored as the int8 of its bits. */
+SKL__HELPER void SKL__LANE(skl__vstore_kv)(unsigned char *p, skl__v v, skl__v odd, skl_kv kv)
+{
+    skl__v byte;
+    switch (kv) {
+    case SKL_KV_F32: skl__vstore((float *)(void *)p, v); break;
+    case SKL_KV_F16: skl__vstore_f16((uint16_t *)(void *)p, v); break;
+    case SKL_KV_I8: skl__vstore_i8((int8_t *)p, v); break;
+    default:
+        byte = skl__vfma(odd, skl__vset(16.0f), skl__vadd(v, skl__vset(8.0f)));         /* 8 of the high nibble to come */
+        byte = skl__vadd(byte, skl__vless(odd, skl__vset(0.0f), skl__vset(128.0f), skl__vset(-128.0f)));
+        skl__vstore_i8((int8_t *)p, byte);
+        break;
+    }
+}
+
+/* One value.        row  [value_stride bytes]    x  [head_dim] */
+SKL__HELPER void SKL__LANE(skl__store_value)(unsigned char *row, const SKL__LANE(skl__kv_coder) *coder, size_t i,
+                                             const float *x, size_t head_dim)
+{
+    const size_t step = coder->kv == SKL_KV_I4 ? 32 : 16;
+    size_t d;
+    for (d = 0; d < head_dim; d += step)
+        SKL__LANE(skl__vstore_kv)(row + d / step * skl__kv_vector(coder->kv),
+                                  SKL__LANE(skl__vload_coded)(coder, i, x, d, head_dim),
+                                  SKL__LANE(skl__vload_coded)(coder, i, x, d + 16, head_dim), coder->kv);
+}
+
+/* One key, a cell of every row.        cells  at the place of the key in the first row    x  [head_dim] */
+SKL__FUNCTION void SKL__LANE(skl__store_key)(unsigned char *cells, const SKL__LANE(skl__kv_coder) *coder, const float *x,
+                                             size_t head_dim)
+{
+    const size_t size = skl__kv_vector(coder->kv) / 16, row = size * SKL__BLOCK;
+    unsigned char packed[64];
     size_t d, i;
-    if (kv == SKL_KV_F32) {
-        for (d = 0; d < head_dim; d++) memcpy(block.keys + (d * SKL__BLOCK + place) * 4, &key[d], 4);
-        memcpy(row, value, head_dim * 4);
-    } else if (kv == SKL_KV_F16) {
-        for (d = 0; d < head_dim; d += 16) {
-            const size_t n = head_dim - d < 16 ? head_dim - d : 16;
-            uint16_t halves[16];
-            skl__vstore_f16(halves, skl__vload_at(key, d, head_dim));
-            for (i = 0; i < n; i++) memcpy(block.keys + ((d + i) * SKL__BLOCK + place) * 2, &halves[i], 2);
-            skl__vstore_f16(halves, skl__vload_at(value, d, head_dim));
-            memcpy(row + d * 2, halves, n * 2);
-        }
-    } else {
-        block.key_scales[place] = SKL__LANE(skl__code_head)(codes, key, head_dim, levels);
-        for (d = 0; d < head_dim; d++) {
-            unsigned char *cell = block.keys + (kv == SKL_KV_I8 ? d : d / 2) * SKL__BLOCK + place;
-            if (kv == SKL_KV_I8) *cell = (unsigned char)(int8_t)codes[d];
-            else if (d % 2) *cell = (unsigned char)((*cell & 15) | (int)(codes[d] + 8.0f) << 4);
-            else *cell = (unsigned char)((*cell & 240) | (int)(codes[d] + 8.0f));
-        }
-        block.value_scales[place] = SKL__LANE(skl__code_head)(codes, value, head_dim, levels);
-        for (d = 0; d < head_dim; d++) {
-            unsigned char *cell = kv == SKL_KV_I8 ? row + d : row + d / 32 * 16 + d % 16;
-            if (kv == SKL_KV_I8) *cell = (unsigned char)(int8_t)codes[d];
-            else if (d % 32 >= 16) *cell = (unsigned char)((*cell & 15) | (int)(codes[d] + 8.0f) << 4);
-            else *cell = (unsigned char)((*cell & 240) | (int)(codes[d] + 8.0f));
+    for (d = 0; d < head_dim; d += 16) {
+        const skl__v v = SKL__LANE(skl__vload_coded)(coder, 0, x, d, head_dim);
+        const size_t n = head_dim - d < 16 ? head_dim - d : 16;
+        if (coder->kv == SKL_KV_I4) {
+            skl__vstore_i8((int8_t *)packed, skl__vadd(v, skl__vset(8.0f)));
+            for (i = 0; i < n; i += 2) cells[(d + i) / 2 * row] = (unsigned char)(packed[i] | packed[i + 1] << 4);
+        } else {
+            SKL__LANE(skl__vstore_kv)(packed, v, v, coder->kv);
+            for (i = 0; i < n; i++) skl__kv_copy(cells + (d + i) * row, packed + i * size, size);
         }
     }
+}
+
+/* rows[r][c] <-> rows[c][r]: each round turns the eight bits of a place, row and column, by one. */
+SKL__HELPER void SKL__LANE(skl__vtranspose)(skl__v rows[16])
+{
+    skl__v turned[16];
+    int round, i;
+    SKL__LANES_UNROLL for (round = 0; round < 4; round++) {
+        SKL__LANES_UNROLL for (i = 0; i < 8; i++) {
+            turned[2 * i] = skl__vzip_low(rows[i], rows[i + 8]);
+            turned[2 * i + 1] = skl__vzip_high(rows[i], rows[i + 8]);
+        }
+        SKL__LANES_UNROLL for (i = 0; i < 16; i++) rows[i] = turned[i];
+    }
+}
+
+/* Sixteen keys, a vector of every row.        cells  as above    x  [16][stride] */
+SKL__FUNCTION void SKL__LANE(skl__store_keys)(unsigned char *cells, const SKL__LANE(skl__kv_coder) *coder, const float *x,
+                                              size_t stride, size_t head_dim)
+{
+    const size_t row = 4 * skl__kv_vector(coder->kv), dims = coder->kv == SKL_KV_I4 ? 2 : 1;
+    size_t d, i;
+    for (d = 0; d < head_dim; d += 16) {
+        const size_t n = head_dim - d < 16 ? head_dim - d : 16;
+        skl__v rows[16];
+        for (i = 0; i < 16; i++) rows[i] = SKL__LANE(skl__vload_coded)(coder, i, x + i * stride, d, head_dim);
+        SKL__LANE(skl__vtranspose)(rows);
+        for (i = 0; i < n; i += dims)
+            SKL__LANE(skl__vstore_kv)(cells + (d + i) / dims * row, rows[i], rows[(i + 1) % 16], coder->kv);
+    }
+}
+
+/* Stores keys and values of one head at `count` positions, which are of the same 16.        keys, values  [count][stride] */
+SKL__KERNEL void SKL__LANE(skl__store_kv)(const skl__kv_head *head, skl_kv kv, size_t head_dim, size_t position, size_t count,
+                                          const float *keys, const float *values, size_t stride)
+{
+    const skl__kv_head block = skl__kv_block(head, position);
+    const size_t place = position % SKL__BLOCK, size = skl__kv_vector(kv) / 16;
+    size_t i;
+    SKL__LANE(skl__kv_coder) coder;
+    for (i = 0; i < count && count < 16; i++) {
+        coder = SKL__LANE(skl__kv_coder_of)(kv, keys + i * stride, stride, 1, head_dim, block.key_scales + place + i);
+        SKL__LANE(skl__store_key)(block.keys + (place + i) * size, &coder, keys + i * stride, head_dim);
+    }
+    if (count == 16) {
+        coder = SKL__LANE(skl__kv_coder_of)(kv, keys, stride, count, head_dim, block.key_scales + place);
+        SKL__LANE(skl__store_keys)(block.keys + place * size, &coder, keys, stride, head_dim);
+    }
+    coder = SKL__LANE(skl__kv_coder_of)(kv, values, stride, count, head_dim, block.value_scales + place);
+    for (i = 0; i < count; i++)
+        SKL__LANE(skl__store_value)(block.values + (place + i) * block.value_stride, &coder, i, values + i * stride, head_dim);
 }
 
 /* One or two dimensions of a score: acc[query][tile] += q[query][d] key[d].        acc  [count][4] */
@@ -6564,11 +6705,11 @@ SKL__HELPER void SKL__LANE(skl__score_dims)(skl__v (*acc)[4], const unsigned cha
     const size_t step = skl__kv_vector(kv);
     skl__v two[4][2];
     int t, i, j;
-    SKL__LANES_UNROLL for (t = 0; t < tiles; t++) SKL__LANE(skl__vload_keys)(two[t], keys + (size_t)t * step, d, dims, kv);
-    SKL__LANES_UNROLL for (j = 0; j < dims; j++)
-        SKL__LANES_UNROLL for (i = 0; i < count; i++) {
+    SKL__LANES_FOR(t, 4, tiles) SKL__LANE(skl__vload_keys)(two[t], keys + (size_t)t * step, d, dims, kv);
+    SKL__LANES_FOR(j, 2, dims)
+        SKL__LANES_FOR(i, SKL__QUERIES, count) {
             const skl__v input = skl__vset(q[i][d + (size_t)j]);
-            SKL__LANES_UNROLL for (t = 0; t < tiles; t++) acc[i][t] = skl__vfma(two[t][j], input, acc[i][t]);
+            SKL__LANES_FOR(t, 4, tiles) acc[i][t] = skl__vfma(two[t][j], input, acc[i][t]);
         }
 }
 
@@ -6586,16 +6727,16 @@ SKL__HELPER void SKL__LANE(skl__score_block)(float (*scores)[SKL__BLOCK], const 
         const size_t strip = walk->left && first == 0 ? 2 * (pair < SKL__STRIP ? SKL__STRIP / pair : 1) : even;
         const unsigned char *keys = walk->block.keys + first * vector;
         skl__v acc[SKL__QUERIES][4];
-        SKL__LANES_UNROLL for (i = 0; i < count; i++)
-            SKL__LANES_UNROLL for (t = 0; t < tiles; t++) acc[i][t] = skl__vset(0.0f);
+        SKL__LANES_FOR(i, SKL__QUERIES, count)
+            SKL__LANES_FOR(t, 4, tiles) acc[i][t] = skl__vset(0.0f);
         for (d = 0; d < even;) {
             const size_t stop = strip < even - d ? d + strip : even;
             if (strip < even) skl__kv_fetch(walk, d / 2 * pair + SKL__AHEAD, stop / 2 * pair + SKL__AHEAD);
             for (; d < stop; d += 2) SKL__LANE(skl__score_dims)(acc, keys, q, count, tiles, d, 2, kv);
         }
         if (d < walk->head_dim) SKL__LANE(skl__score_dims)(acc, keys, q, count, tiles, d, 1, kv);
-        SKL__LANES_UNROLL for (i = 0; i < count; i++)
-            SKL__LANES_UNROLL for (t = 0; t < tiles; t++) {
+        SKL__LANES_FOR(i, SKL__QUERIES, count)
+            SKL__LANES_FOR(t, 4, tiles) {
                 const size_t column = (first + (size_t)t) * 16;
                 if (kv == SKL_KV_I8 || kv == SKL_KV_I4)
                     acc[i][t] = skl__vmul(acc[i][t], skl__vload(walk->block.key_scales + column));
@@ -6614,9 +6755,9 @@ SKL__HELPER void SKL__LANE(skl__vload_values)(skl__v *vectors, const unsigned ch
         skl__vload_i4(two, value + d / 32 * 16);
         vectors[0] = two[d / 16 % 2];
     } else if (kv == SKL_KV_I4) {
-        SKL__LANES_UNROLL for (t = 0; t < width; t += 2) skl__vload_i4(vectors + t, value + d / 2 + 8 * (size_t)t);
+        SKL__LANES_FOR(t, 8, width) if (t % 2 == 0) skl__vload_i4(vectors + t, value + d / 2 + 8 * (size_t)t);
     } else {
-        SKL__LANES_UNROLL for (t = 0; t < width; t++)
+        SKL__LANES_FOR(t, 8, width)
             vectors[t] = SKL__LANE(skl__vload_kv)(value + (d / 16 + (size_t)t) * step, kv);
     }
 }
@@ -6631,22 +6772,22 @@ SKL__HELPER void SKL__LANE(skl__mix_dims)(float *const *mixes, float (*weights)[
     skl__v acc[SKL__QUERIES][8];
     size_t key;
     int t, i;
-    SKL__LANES_UNROLL for (i = 0; i < count; i++)
-        SKL__LANES_UNROLL for (t = 0; t < width; t++) acc[i][t] = skl__vload(mixes[i] + d + 16 * (size_t)t);
+    SKL__LANES_FOR(i, SKL__QUERIES, count)
+        SKL__LANES_FOR(t, 8, width) acc[i][t] = skl__vload(mixes[i] + d + 16 * (size_t)t);
     for (key = begin; key < end;) {
         const size_t stop = strip < end - key ? key + strip : end;
         if (strip < SKL__BLOCK) skl__kv_fetch(walk, ahead + key * stride, ahead + stop * stride);
         for (; key < stop; key++) {
             skl__v value[8];
             SKL__LANE(skl__vload_values)(value, walk->block.values + key * stride, d, width, kv);
-            SKL__LANES_UNROLL for (i = 0; i < count; i++) {
+            SKL__LANES_FOR(i, SKL__QUERIES, count) {
                 const skl__v weight = skl__vset(weights[i][key]);
-                SKL__LANES_UNROLL for (t = 0; t < width; t++) acc[i][t] = skl__vfma(weight, value[t], acc[i][t]);
+                SKL__LANES_FOR(t, 8, width) acc[i][t] = skl__vfma(weight, value[t], acc[i][t]);
             }
         }
     }
-    SKL__LANES_UNROLL for (i = 0; i < count; i++)
-        SKL__LANES_UNROLL for (t = 0; t < width; t++) skl__vstore(mixes[i] + d + 16 * (size_t)t, acc[i][t]);
+    SKL__LANES_FOR(i, SKL__QUERIES, count)
+        SKL__LANES_FOR(t, 8, width) skl__vstore(mixes[i] + d + 16 * (size_t)t, acc[i][t]);
 }
 
 /* All dimensions: as many at a time as leaves the chains in registers, so that long rows are read once and in order. */
@@ -6762,12 +6903,31 @@ SKL__FUNCTION void SKL__LANE(skl__mix_values)(float *const *mixes, float (*weigh
 {
     size_t key;
     int i;
+    if (begin >= end) return;
     if (walk->kv == SKL_KV_I8 || walk->kv == SKL_KV_I4)
         for (i = 0; i < count; i++)
             for (key = begin; key < end; key++) weights[i][key] *= walk->block.value_scales[key];
 #define SKL__CALL(n, format) SKL__LANE(skl__mix_block)(mixes, weights, walk, n, begin, end, format)
     SKL__SPECIALISE(SKL__CALL, walk->kv, count)
 #undef SKL__CALL
+}
+
+/* The same, each query with its own keys [begin, end): those that all see are mixed together, the others for each alone. */
+SKL__FUNCTION void SKL__LANE(skl__mix_ranges)(float *const *mixes, float (*weights)[SKL__BLOCK], const skl__kv_walk *walk,
+                                              int count, const size_t *begin, const size_t *end)
+{
+    size_t from = begin[0], to = end[0];
+    int i;
+    for (i = 1; i < count; i++) {
+        from = begin[i] > from ? begin[i] : from;
+        to = end[i] < to ? end[i] : to;
+    }
+    for (i = 0; i < count; i++)
+        SKL__LANE(skl__mix_values)(mixes + i, weights + i, walk, 1, begin[i], end[i] < from ? end[i] : from);
+    SKL__LANE(skl__mix_values)(mixes, weights, walk, count, from, to);
+    if (to < from) to = from;
+    for (i = 0; i < count; i++)
+        SKL__LANE(skl__mix_values)(mixes + i, weights + i, walk, 1, begin[i] > to ? begin[i] : to, end[i]);
 }
 
 /* The walk over positions [low, high] at the block of `low`. */
@@ -6784,8 +6944,8 @@ SKL__FUNCTION skl__kv_walk SKL__LANE(skl__walk_begin)(const skl__attend_job *job
     return walk;
 }
 
-/* Attention of 1, 2 or 4 queries: blocks of keys in ascending position. Queries that see the same part of a block share its
- * values; a query that sees nothing of it is left as it is, so company never changes a result. */
+/* Attention of 1, 2 or 4 queries: blocks of keys in ascending position. A query that sees nothing of a block is left as it is,
+ * so company never changes a result. */
 SKL__FUNCTION void SKL__LANE(skl__attend_queries)(skl__attend_job *job, size_t first_query, int count)
 {
     SKL__LANE(skl__softmax_state) state[SKL__QUERIES];
@@ -6805,18 +6965,15 @@ SKL__FUNCTION void SKL__LANE(skl__attend_queries)(skl__attend_job *job, size_t f
         const int mixing = turn == job->clipped;
         skl__kv_walk walk = SKL__LANE(skl__walk_begin)(job, low, high);
         for (block = low / SKL__BLOCK * SKL__BLOCK; block <= high; block += SKL__BLOCK) {
-            int together = 1;
             if (block > low) skl__kv_advance(&walk);
             SKL__LANE(skl__score)(weights, &walk, q, count);
             for (i = 0; i < count; i++) {
                 SKL__LANE(skl__visible)(job, first_query + (size_t)i, block, &begin[i], &end[i]);
-                together &= begin[i] == begin[0] && end[i] == end[0];
                 if (begin[i] == end[i]) continue;
                 if (turn == 0) SKL__LANE(skl__softmax_absorb)(&state[i], weights[i], begin[i], end[i], job->head_dim);
                 else SKL__LANE(skl__clip_block)(&state[i], inverse[i], job, weights[i]);
             }
-            for (i = 0; mixing && i < (together ? 1 : count); i++)
-                SKL__LANE(skl__mix_values)(mixes + i, weights + i, &walk, together ? count : 1, begin[i], end[i]);
+            if (mixing) SKL__LANE(skl__mix_ranges)(mixes, weights, &walk, count, begin, end);
         }
         if (turn == 0)
             for (i = 0; i < count; i++) inverse[i] = 1.0f / skl__vsum(state[i].sum);
@@ -6853,6 +7010,7 @@ static const skl__lane_kernels SKL__LANE(skl__lane_kernels) = {
 #undef SKL__KERNEL
 #undef SKL__FUNCTION
 #undef SKL__SPECIALISE
+#undef SKL__LANES_FOR
 #undef SKL__HELPER
 #undef SKL__LANES_ROWS
 #undef skl__vload_at
@@ -9292,22 +9450,16 @@ static void skl__turn_head(const skl__pass *pass, size_t t, const float *norm, f
     pass->lanes->rope(x, s->cosine + t * c->n_rot, s->sine + t * c->n_rot, c->n_rot, c->architecture->rope_adjacent);
 }
 
-/* One key/value head of one token and the queries that read it: bias, norm, rotation; key and value go into the cache. */
-static void skl__prepare_heads(const skl__pass *pass, size_t t, size_t kv_head)
+/* Queries of one key/value head and token: bias, norm, rotation, and the scale of the scores. */
+static void skl__prepare_queries(const skl__pass *pass, size_t t, size_t kv_head)
 {
     const skl_session *s = pass->s;
     const skl__config *c = &s->model->config;
     const skl__layer *layer = &s->model->layers[pass->layer];
     const size_t dim = c->head_dim, group = c->heads / c->kv_heads;
-    float *k = s->k + (t * c->kv_heads + kv_head) * dim, *v = s->v + (t * c->kv_heads + kv_head) * dim;
     const float scale = 1.0f / skl__sqrt((float)dim);
-    const skl__kv_head kv = skl__kv_head_of(s, pass->layer, kv_head);
     size_t g, d;
 
-    if (layer->k_bias) pass->lanes->add(k, layer->k_bias + kv_head * dim, dim);
-    if (layer->v_bias) pass->lanes->add(v, layer->v_bias + kv_head * dim, dim);
-    skl__turn_head(pass, t, layer->k_norm, k);
-    pass->lanes->store_kv(&kv, s->desc.kv, dim, pass->start + t, k, v);
     for (g = 0; g < group; g++) {
         const size_t head = kv_head * group + g;
         float *q = s->q + (t * c->heads + head) * dim;
@@ -9315,6 +9467,27 @@ static void skl__prepare_heads(const skl__pass *pass, size_t t, size_t kv_head)
         skl__turn_head(pass, t, layer->q_norm, q);
         for (d = 0; d < dim; d++) q[d] *= scale;
     }
+}
+
+/* One key/value head of tokens [first, last), whose positions are of the same 16, and the queries that read it: bias, norm,
+ * rotation; keys and values go into the cache. */
+static void skl__prepare_heads(const skl__pass *pass, size_t first, size_t last, size_t kv_head)
+{
+    const skl_session *s = pass->s;
+    const skl__config *c = &s->model->config;
+    const skl__layer *layer = &s->model->layers[pass->layer];
+    const size_t dim = c->head_dim, width = c->kv_heads * dim, place = first * width + kv_head * dim;
+    const skl__kv_head kv = skl__kv_head_of(s, pass->layer, kv_head);
+    size_t t;
+
+    for (t = first; t < last; t++) {
+        float *k = s->k + t * width + kv_head * dim, *v = s->v + t * width + kv_head * dim;
+        if (layer->k_bias) pass->lanes->add(k, layer->k_bias + kv_head * dim, dim);
+        if (layer->v_bias) pass->lanes->add(v, layer->v_bias + kv_head * dim, dim);
+        skl__turn_head(pass, t, layer->k_norm, k);
+        skl__prepare_queries(pass, t, kv_head);
+    }
+    pass->lanes->store_kv(&kv, s->desc.kv, dim, pass->start + first, last - first, s->k + place, s->v + place, width);
 }
 
 static float skl__null_logit(const skl__config *c, const skl__layer *layer, size_t head)
@@ -9382,12 +9555,16 @@ static void skl__attend_heads(const skl__pass *pass, size_t first, size_t last, 
     if (job.queries) skl__attend_run(&job, pass);
 }
 
-static void skl__prepare_task(void *arg, size_t t)
+/* Item: a key/value head and the tokens of a pass in one run of 16 positions. */
+static void skl__prepare_task(void *arg, size_t item)
 {
     const skl__pass *pass = (const skl__pass *)arg;
-    size_t head;
+    const size_t kv_heads = pass->s->model->config.kv_heads;
+    const size_t run = pass->start / 16 * 16 + item / kv_heads * 16, end = pass->start + pass->n;
+    const size_t first = run > pass->start ? run - pass->start : 0;
+    const size_t last = (run + 16 < end ? run + 16 : end) - pass->start;
 
-    for (head = 0; head < pass->s->model->config.kv_heads; head++) skl__prepare_heads(pass, t, head);
+    skl__prepare_heads(pass, first, last, item % kv_heads);
 }
 
 /* Item: a key/value head and a few tokens; the last tokens first, because they see most. */
@@ -9399,7 +9576,7 @@ static void skl__attend_task(void *arg, size_t item)
     const size_t first = (runs - 1 - item / kv_heads) * SKL__ATTEND_TOKENS;
     const size_t last = pass->n - first < SKL__ATTEND_TOKENS ? pass->n : first + SKL__ATTEND_TOKENS;
 
-    if (pass->n == 1) skl__prepare_heads(pass, 0, item % kv_heads);
+    if (pass->n == 1) skl__prepare_heads(pass, 0, 1, item % kv_heads);
     skl__attend_heads(pass, first, last, item % kv_heads);
 }
 
@@ -9444,6 +9621,7 @@ static void skl__attention(skl__pass *pass)
     const skl__config *c = &s->model->config;
     const skl__layer *layer = &s->model->layers[pass->layer];
     const size_t q_width = c->heads * c->head_dim, kv_width = c->kv_heads * c->head_dim;
+    const size_t runs = (pass->start + pass->n + 15) / 16 - pass->start / 16;
     skl__acts acts = skl__norm_chunk(pass, &layer->attn_norm);
     skl__products products;
     skl__row_call call;
@@ -9455,7 +9633,7 @@ static void skl__attention(skl__pass *pass)
     skl__products_add(&products, &layer->v, s->v, kv_width);
     skl__products_add(&products, &layer->attn_gate, s->attn_gate, layer->attn_gate.rows);
     skl__products_run(&products, pass, &acts, pass->n);
-    if (pass->n > 1) skl__parallel(s->pool, pass->n, skl__prepare_task, pass);
+    if (pass->n > 1) skl__parallel(s->pool, c->kv_heads * runs, skl__prepare_task, pass);
     skl__parallel(s->pool, c->kv_heads * ((pass->n + SKL__ATTEND_TOKENS - 1) / SKL__ATTEND_TOKENS), skl__attend_task, pass);
     skl__mean_null_mass(pass);
     skl__show(pass, "psi", pass->layer, s->psi, pass->n, 1);
@@ -10302,11 +10480,12 @@ SKL_API skl_status skl_sample(skl_sampler *sampler, const float *logits, const i
 #undef skl__vpow2
 #undef skl__vless
 #undef skl__vswap
+#undef skl__vzip_low
+#undef skl__vzip_high
 #undef skl__vsum
 #undef skl__vlargest
 #undef skl__vsum16
 #undef SKL__MAGIC
-#undef SKL__PREFETCH
 #undef SKL__SCALAR
 #undef SKL__TARGET_AVX2
 #undef SKL__TARGET_AVX512

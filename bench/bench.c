@@ -456,8 +456,8 @@ static void attend_fill(void *arg, size_t item)
     size_t position;
 
     for (position = 0; position < ATTEND_KEYS; position++)
-        call->lanes->store_kv(&head, call->kv, ATTEND_DIM, position, call->b->values + position % 64 * ATTEND_DIM,
-                              call->b->values + (position % 64 + 64) * ATTEND_DIM);
+        call->lanes->store_kv(&head, call->kv, ATTEND_DIM, position, 1, call->b->values + position % 64 * ATTEND_DIM,
+                              call->b->values + (position % 64 + 64) * ATTEND_DIM, ATTEND_DIM);
 }
 
 static void attend_task(void *arg, size_t item)
@@ -795,7 +795,7 @@ static double kv_bytes(const model_bench *m, double position)
 {
     const skl__config *c = &m->model->config;
     const skl__kv_shape *shape = &m->session->kv_shape;
-    const double each = (double)shape->block / SKL__BLOCK;
+    const double each = (double)(shape->keys + shape->values + 2 * shape->scales) / (double)SKL__BLOCK;
     double positions = 0.0;
     size_t i;
 

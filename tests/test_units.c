@@ -235,7 +235,7 @@ static skl__attend_job one_query(unsigned char *memory, const skl__kernels *kern
     job.null_logit[0] = null_logit;
     for (i = 0; i < n; i++) {
         const float value = (float)(i + 1);
-        kernels->lanes->store_kv(&job.head, SKL_KV_F32, 1, i, &logits[i], &value);
+        kernels->lanes->store_kv(&job.head, SKL_KV_F32, 1, i, 1, &logits[i], &value, 1);
     }
     return job;
 }
@@ -1023,9 +1023,9 @@ static void check_attention(skl_kv kv, size_t dim, int clipped, size_t queries)
     static const size_t first[] = {0, 10, 130, 0}, last[] = {199, 64, 199, 63};
     static const float nulls[] = {SKL__NO_NULL, 0.0f, 1.5f, -3.0f};
     const skl__kv_shape shape = skl__kv_shape_of(kv, dim, CONTEXT);
-    float q[4][MOST_DIM], out[4][MOST_DIM], key[MOST_DIM], value[MOST_DIM], wanted[4][MOST_DIM], wanted_null[4];
+    float q[4][MOST_DIM], out[4][MOST_DIM], key[16][MOST_DIM], value[16][MOST_DIM], wanted[4][MOST_DIM], wanted_null[4];
     const uint64_t seed = random_state;
-    size_t level, i, d;
+    size_t level, i, j, d, count;
 
     CHECK(shape.head <= sizeof cache);
     for (level = 0; level < SKL__KERNEL_ROWS; level++) {
@@ -1043,11 +1043,15 @@ static void check_attention(skl_kv kv, size_t dim, int clipped, size_t queries)
         job.cold = (int)(queries % 2);
         job.gamma = -0.02f;
         job.zeta = 1.05f;
-        for (i = 0; i < CONTEXT; i++) {
-            for (d = 0; d < dim; d++) key[d] = random_float(), value[d] = random_float();
-            kernels->lanes->store_kv(&job.head, kv, dim, i, key, value);
-            stored(key, dim, kv, keys[i]);
-            stored(value, dim, kv, values[i]);
+        for (i = 0; i < CONTEXT; i += count) { /* runs of 16, and parts of them: 5, 1 and 10 */
+            const size_t parts[] = {5, 1, 10};
+            count = i / 16 % 2 ? parts[i % 16 / 5 + (i % 16 > 5)] : i + 16 <= CONTEXT ? 16 : CONTEXT - i;
+            for (j = 0; j < count; j++) {
+                for (d = 0; d < dim; d++) key[j][d] = random_float(), value[j][d] = random_float();
+                stored(key[j], dim, kv, keys[i + j]);
+                stored(value[j], dim, kv, values[i + j]);
+            }
+            kernels->lanes->store_kv(&job.head, kv, dim, i, count, key[0], value[0], MOST_DIM);
         }
         for (i = 0; i < queries; i++) {
             for (d = 0; d < dim; d++) q[i][d] = (dim > 64 ? 1.0f : 2.0f) * random_float();
