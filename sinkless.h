@@ -3180,6 +3180,18 @@ static void skl__fetch(const void *from, size_t bytes, size_t count, size_t stri
     }
 }
 
+/* Asks for the scales of the panel that comes next; returns where its codes are. */
+static const unsigned char *skl__fetch_scales(const skl__x86_job *job, size_t tile, size_t column, size_t columns, size_t tiles)
+{
+    const skl__matrix *w = job->w;
+    const skl__tile next = skl__tile_at(w, tile);
+    const size_t list = w->wide ? 64 : 32, at = column / w->group * list, bytes = (columns + w->group - 1) / w->group * list;
+
+    skl__fetch(next.scales + at, bytes, tiles, w->stride);
+    if (w->minimum) skl__fetch(next.minima + at, bytes, tiles, w->stride);
+    return next.codes + column * skl__column_bytes(w);
+}
+
 /* A few tiles against one strip of tokens, panel by panel. */
 static void skl__matmul_strip(const skl__x86_job *job, size_t tile_begin, size_t tile_end, size_t token, size_t tokens,
                               size_t tiles_max, size_t width, skl__block_kernel *kernel)
@@ -3216,8 +3228,8 @@ static void skl__matmul_strip(const skl__x86_job *job, size_t tile_begin, size_t
             tiles = tile_end - tile < tiles_max ? tile_end - tile : tiles_max;
             block.acc = strip.acc + (tile - tile_begin) * SKL__STRIP_TOKENS * 16;
             skl__fill_panel(&panel, &block, job, tile, tiles, tiles_max, column, columns / 4);
-            ahead = tile + tiles < tile_end ? skl__tile_at(w, tile + tiles).codes + column * code_bytes
-                                            : skl__tile_at(w, tile_begin).codes + (column + columns) * code_bytes;
+            ahead = skl__fetch_scales(job, tile + tiles < tile_end ? tile + tiles : block.last ? tile_end : tile_begin,
+                                      tile + tiles < tile_end ? column : block.last ? 0 : column + columns, columns, tiles);
             for (t = 0; t < tokens; t += width, block.acc += width * tiles_max * 16, ahead += burst) {
                 const size_t n = tokens - t < width ? tokens - t : width;
                 const int8_t *x = job->x->codes + (token + t) * job->x->stride + column;
