@@ -304,7 +304,7 @@ struct skl_session_desc {
     size_t size;                /* sizeof(skl_session_desc), or 0 */
     size_t context;             /* most tokens the session holds; 0 = skl_model_context(model). More is allowed; what a model
                                    makes of positions it was not made for is another matter */
-    size_t chunk;               /* most tokens per pass through the layers; 0 = 256. Bounds scratch memory, and is what a
+    size_t chunk;               /* most tokens per pass through the layers; 0 = 192. Bounds scratch memory, and is what a
                                    cancelled call may lose */
     skl_activation activation;
     skl_group group;
@@ -2887,7 +2887,8 @@ static void skl__matmul_scalar(float *y, size_t y_stride, const skl__matrix *w, 
  * bits.
  *
  * Two ways through a matrix:
- *     stream   few tokens, memory-bound: one tile after the other, each line is unpacked in registers and used at once
+ *     stream   few tokens, memory-bound: up to four tiles, far apart, because a core reads several places at once faster
+ *              than one. All codes of a tile come before its scales, in memory and here: integer sums wait in L1
  *     panel    many tokens, compute-bound: up to 1024 columns of a tile or two meet a strip of tokens, block by block.
  *              With 256 bits the codes are unpacked once into a buffer in L1; 512 bits have the registers, and idle ports,
  *              to do that on the way. Between two panels of a tile the accumulators rest in a buffer of their own:
@@ -3629,7 +3630,9 @@ SKL__BODY_256 void skl__stream_256(const skl__x86_stream *s, const int bits, con
         SKL__UNROLL for (j = 0; j < 2 * tiles; j++) {
             __m256 y = acc[t * 2 * tiles + j];
             if (job->x->row) y = _mm256_mul_ps(y, _mm256_set1_ps(s->x_scales[t][0]));
-            if ((size_t)t < s->tokens) skl__store_rows_256(s->y[j / 2] + (size_t)t * job->y_stride, s->rows[j / 2], 8 * (size_t)(j % 2), y);
+            if ((size_t)t < s->tokens) {
+                skl__store_rows_256(s->y[j / 2] + (size_t)t * job->y_stride, s->rows[j / 2], 8 * (size_t)(j % 2), y);
+            }
         }
     }
 }
@@ -8941,7 +8944,7 @@ static skl__kv_head skl__kv_head_at(const skl__kv_shape *shape, unsigned char *b
  * places them. Buffers of a chunk are [tokens][...], so that a prompt and a single token go the same way.
  * ================================================================================================================== */
 
-#define SKL__CHUNK 256 /* tokens per pass by default: weights come from memory once per chunk, activations stay in L2 */
+#define SKL__CHUNK 192 /* tokens per pass by default: weights come from memory once per chunk, activations stay in L2 */
 
 /* Sources of the depth routing of every token of the chunk, oldest first, contiguous per token. */
 typedef struct skl__depth {
