@@ -598,16 +598,21 @@ SKL_API size_t skl_default_threads(void);
 #endif
 
 /* Clang with -ffp-contract=fast (part of -ffast-math) fuses a product into the sum that uses it, in spite of the
- * pragma. A product that is added to something without skl__fma must therefore pass through here first. value is an
- * lvalue: a float or a vector register. */
+ * pragma. A product that is added to something without skl__fma must therefore pass through here first. And where the
+ * same divisor occurs again, old Clang on Arm multiplies by one reciprocal; volatile, no two divisors are known to be the same.
+ * value is an lvalue: a float or a vector register. */
 #if defined(__clang__) && (defined(__x86_64__) || defined(__i386__))
 #define SKL__ROUNDED(value) __asm__("" : "+x"(value))
+#define SKL__DIVISOR(value) __asm__ volatile("" : "+x"(value))
 #elif defined(__clang__) && defined(__aarch64__)
 #define SKL__ROUNDED(value) __asm__("" : "+w"(value))
+#define SKL__DIVISOR(value) __asm__ volatile("" : "+w"(value))
 #elif defined(__clang__)
 #define SKL__ROUNDED(value) __asm__("" : "+m"(value))
+#define SKL__DIVISOR(value) __asm__ volatile("" : "+m"(value))
 #else
 #define SKL__ROUNDED(value) ((void)0)
+#define SKL__DIVISOR(value) ((void)0)
 #endif
 
 /* The IEEE square root. Clang with -ffast-math takes an estimate for sqrtf, in spite of the pragma. */
@@ -637,10 +642,10 @@ SKL__INLINE SKL__UNUSED float skl__mul(float a, float b)
     return product;
 }
 
-/* a / b. Old Clang on Arm, told to be fast, multiplies by one reciprocal where it sees the same divisor again: it must not see. */
+/* a / b, never by a reciprocal. */
 SKL__INLINE SKL__UNUSED float skl__div(float a, float b)
 {
-    SKL__ROUNDED(b);
+    SKL__DIVISOR(b);
     return a / b;
 }
 
@@ -5925,7 +5930,7 @@ SKL__INLINE skl__v_neon skl__vdiv_neon(skl__v_neon a, skl__v_neon b)
 {
     int i;
     for (i = 0; i < 4; i++) {
-        SKL__ROUNDED(b.part[i]); /* as in skl__div */
+        SKL__DIVISOR(b.part[i]);
         a.part[i] = vdivq_f32(a.part[i], b.part[i]);
     }
     return a;
@@ -7833,7 +7838,7 @@ static double skl__mul64(double a, double b) /* rounded, never fused into a sum 
 
 static double skl__div64(double a, double b) /* as skl__div */
 {
-    SKL__ROUNDED(b);
+    SKL__DIVISOR(b);
     return a / b;
 }
 
@@ -10430,6 +10435,7 @@ SKL_API skl_status skl_sample(skl_sampler *sampler, const float *logits, const i
 #undef SKL__I386
 #undef SKL__CLANG_PRECISE
 #undef SKL__ROUNDED
+#undef SKL__DIVISOR
 #undef SKL__HAS_FMA
 #undef SKL__PRINTF
 #undef SKL__DESC_SLACK
