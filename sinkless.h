@@ -250,7 +250,7 @@ SKL_API void skl_model_close(skl_model *model); /* after its sessions; NULL is f
 
 /* What a model and one session of it would take, before either is opened: reads the header and validates it. session_desc may be
  * NULL. Not counted: some hundred bytes per tensor that an open call takes and gives back, samplers, and the stacks of threads,
- * of which no call needs more than 128 KB. */
+ * of which no call needs more than 128 KB if compiled with optimisation (at -O0 some 320 KB: every temporary has its place). */
 SKL_API skl_status skl_memory_needed(skl_memory *memory, const skl_model_desc *model_desc, const skl_session_desc *session_desc,
                                      skl_error *error);
 /* The same for a model that is open; desc may be NULL. */
