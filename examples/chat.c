@@ -259,6 +259,22 @@ static outcome fit(chat *c, size_t *n)
     return OUTCOME_DONE;
 }
 
+/* Ctrl-C waits meanwhile: stdio takes a write that a signal interrupts for one that failed. */
+static int write_now(const char *bytes, size_t count)
+{
+    int done;
+#if !defined(_WIN32)
+    sigset_t before;
+
+    block_interrupts(&before);
+#endif
+    done = fwrite(bytes, 1, count, stdout) == count && !fflush(stdout);
+#if !defined(_WIN32)
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+#endif
+    return done;
+}
+
 /* Puts bytes on the screen as soon as they make whole characters; with end, also what was never finished. */
 static int show(chat *c, const char *bytes, size_t length, int end)
 {
@@ -267,7 +283,7 @@ static int show(chat *c, const char *bytes, size_t length, int end)
     if (!buffer_reserve(&c->shown, TOK_STREAM_ROOM(length))) return 0;
     if (end) tok_stream_flush(&c->stream, c->shown.bytes, c->shown.room, &count);
     else tok_stream_push(&c->stream, bytes, length, c->shown.bytes, c->shown.room, &count);
-    return fwrite(c->shown.bytes, 1, count, stdout) == count && !fflush(stdout);
+    return write_now(c->shown.bytes, count);
 }
 
 /* Takes a token of the answer into its text, and shows it. */
@@ -275,11 +291,13 @@ static int take_token(chat *c, int32_t token)
 {
     const char *bytes = "";
     size_t length = 0;
+    char id[24];
 
     tok_token_bytes(c->tokenizer, token, 0, &bytes, &length);  /* ids beyond the vocabulary stand for nothing */
     if (!buffer_append(&c->text, bytes, length)) return 0;
     if (!arguments.ids) return show(c, bytes, length, 0);
-    return printf("%s%ld", c->answer_count ? " " : "", (long)token) > 0 && !fflush(stdout);
+    sprintf(id, "%s%ld", c->answer_count ? " " : "", (long)token);
+    return write_now(id, strlen(id));
 }
 
 static outcome fail_session(const chat *c)
@@ -379,7 +397,7 @@ static outcome answer(chat *c, const char *text, size_t length)
 {
     stats s = {0, 0, 0, 0.0, 0.0};
     outcome result;
-    size_t n;
+    size_t n, open_line;
 
     c->answer_count = 0;
     c->text.length = 0;
@@ -393,9 +411,9 @@ static outcome answer(chat *c, const char *text, size_t length)
     if (result == OUTCOME_DONE) result = decode(c, &s);
     if (result != OUTCOME_DONE) return result;
 
-    if (!show(c, "", 0, 1)) return cli_fail("cannot write to standard output"), OUTCOME_FAILED;
-    if (arguments.ids || c->text.length == 0 || c->text.bytes[c->text.length - 1] != '\n') putchar('\n');
-    if (cli_finish() != CLI_DONE) return OUTCOME_FAILED;
+    open_line = arguments.ids || c->text.length == 0 || c->text.bytes[c->text.length - 1] != '\n';
+    if (!show(c, "", 0, 1) || !write_now("\n", open_line))
+        return cli_fail("cannot write to standard output"), OUTCOME_FAILED;
     if (arguments.stats) print_stats(c, &s);
 
     if (arguments.raw) {
