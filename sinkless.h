@@ -2985,7 +2985,7 @@ typedef void skl__block_kernel(const skl__x86_block *block);
 #define SKL__STREAM_CELLS_512 8                /* tiles times tokens, at most, as registers allow */
 #define SKL__STREAM_CELLS_256 4
 #define SKL__STREAM_SUMS 512                   /* vectors of integer sums that wait in L1 for their scales */
-#define SKL__STREAM_AHEAD 2048                 /* bytes from what is read to what is fetched */
+#define SKL__STREAM_AHEAD 1536                 /* bytes from what is read to what is fetched */
 
 /* A few tokens against tiles that lie apart. */
 typedef struct skl__x86_stream {
@@ -7727,16 +7727,28 @@ static void skl__pool_share(skl__pool *pool, size_t count, skl__task *task, void
     skl__caller_wait(pool, (skl__count)count - taken);
 }
 
+/* What kernels need without optimisation, and some; the defaults of systems reach from 128 KB to 8 MB. */
+#define SKL__WORKER_STACK ((size_t)1 << 20)
+
+static int skl__worker_start(skl__pool *pool, pthread_t *handle)
+{
+    pthread_attr_t attributes;
+    int failed;
+
+    if (pthread_attr_init(&attributes) != 0) return 0;
+    pthread_attr_setstacksize(&attributes, SKL__WORKER_STACK); /* if refused, the default */
+    failed = pthread_create(handle, &attributes, skl__worker, pool);
+    pthread_attr_destroy(&attributes);
+    return !failed;
+}
+
 /* Starts workers; fewer, or none, if the system refuses. */
 static void skl__pool_start(skl__pool *pool)
 {
     if (pthread_mutex_init(&pool->mutex, NULL) != 0) return;
     if (pthread_cond_init(&pool->work, NULL) != 0) goto no_work;
     if (pthread_cond_init(&pool->finished, NULL) != 0) goto no_finished;
-    while (pool->workers < pool->threads - 1 &&
-           pthread_create(&pool->handles[pool->workers], NULL, skl__worker, pool) == 0) {
-        pool->workers++;
-    }
+    while (pool->workers < pool->threads - 1 && skl__worker_start(pool, &pool->handles[pool->workers])) pool->workers++;
     if (pool->workers > 0) return;
     pthread_cond_destroy(&pool->finished);
 no_finished:
@@ -9306,14 +9318,13 @@ typedef struct skl__product {
     const skl__matrix *w;
     float *y;                          /* [tokens][stride] */
     size_t stride;
-    size_t first;                      /* its first item */
-    size_t tiles;                      /* per item */
+    size_t first, tiles;               /* tiles of the products before it, and its own */
 } skl__product;
 
 typedef struct skl__products {
     skl__product list[SKL__PRODUCTS];
     size_t count;
-    size_t items;
+    size_t tiles;                      /* of all */
     const skl__pass *pass;
     const skl__acts *acts;
     size_t tokens;
@@ -9327,51 +9338,71 @@ static void skl__products_add(skl__products *p, const skl__matrix *w, float *y, 
     product->w = w;
     product->y = y;
     product->stride = stride;
+    product->first = p->tiles;
+    product->tiles = (w->rows + SKL__TILE - 1) / SKL__TILE;
+    p->tiles += product->tiles;
     p->count++;
+}
+
+/* Tiles [begin, end) that make up an item. The first items, one per thread, share half of all tiles between them, the next ones
+ * half of what is left, and so on down to a few tiles: long runs are read faster, and short ones at the end let all threads finish
+ * together, however slow one of them is. */
+typedef struct skl__tile_range {
+    size_t begin, end;
+} skl__tile_range;
+
+#define SKL__ITEM_TILES ((size_t)8) /* of the last items; all are a multiple of what the stream kernels read at once */
+
+static size_t skl__item_tiles(size_t left, size_t threads)
+{
+    const size_t share = left / (2 * threads);
+
+    if (threads == 1) return left;
+    return share < SKL__ITEM_TILES ? SKL__ITEM_TILES : (share + 3) / 4 * 4;
+}
+
+static skl__tile_range skl__item_range(size_t total, size_t threads, size_t item)
+{
+    size_t left = total, tiles = skl__item_tiles(left, threads);
+    skl__tile_range range;
+
+    for (; item >= threads && left > threads * tiles; item -= threads) {
+        left -= threads * tiles;
+        tiles = skl__item_tiles(left, threads);
+    }
+    range.begin = item * tiles < left ? total - left + item * tiles : total;
+    range.end = total - range.begin < tiles ? total : range.begin + tiles;
+    return range;
 }
 
 static void skl__products_task(void *arg, size_t item)
 {
     const skl__products *p = (const skl__products *)arg;
-    const skl__product *product = p->list;
-    size_t begin, end, tiles;
+    const skl_session *session = p->pass->s;
+    const skl__tile_range range = skl__item_range(p->tiles, session->pool->threads, item);
+    const skl__product *product;
 
-    while (product + 1 < p->list + p->count && item >= product[1].first) product++;
-    tiles = (product->w->rows + SKL__TILE - 1) / SKL__TILE;
-    begin = (item - product->first) * product->tiles;
-    end = tiles - begin < product->tiles ? tiles : begin + product->tiles;
-    skl__matmul_for(p->pass->s->kernels, product->w, p->pass->s->desc.activation)(product->y, product->stride, product->w,
-                                                                                  begin, end, p->acts, p->tokens);
-}
+    for (product = p->list; product < p->list + p->count; product++) {
+        const size_t begin = range.begin > product->first ? range.begin - product->first : 0;
+        const size_t rest = range.end > product->first ? range.end - product->first : 0;
+        const size_t end = rest < product->tiles ? rest : product->tiles;
 
-/* Tiles per item: about eight items a thread, so that a slow core can be left behind, but enough of them to be worth a kernel's
- * preparations (many tokens) or to read from several places at once (one token), and no more than takes a moment. A multiple of
- * the tiles that a kernel takes at once. */
-static size_t skl__tiles_per_item(size_t total, size_t threads, size_t tokens)
-{
-    const size_t share = total / (threads * 8), least = tokens > 1 ? 8 : 16, most = 64;
-
-    if (threads == 1) return total;
-    return (share < least ? least : share > most ? most : share + 3) / 4 * 4;
+        if (begin >= end) continue;
+        skl__matmul_for(session->kernels, product->w, session->desc.activation)(product->y, product->stride, product->w, begin,
+                                                                                end, p->acts, p->tokens);
+    }
 }
 
 static void skl__products_run(skl__products *p, const skl__pass *pass, const skl__acts *acts, size_t tokens)
 {
     const size_t threads = pass->s->pool->threads;
-    size_t total = 0, i;
+    size_t items = 0;
 
     p->pass = pass;
     p->acts = acts;
     p->tokens = tokens;
-    p->items = 0;
-    for (i = 0; i < p->count; i++) total += (p->list[i].w->rows + SKL__TILE - 1) / SKL__TILE;
-    for (i = 0; i < p->count; i++) {
-        const size_t tiles = (p->list[i].w->rows + SKL__TILE - 1) / SKL__TILE;
-        p->list[i].tiles = skl__tiles_per_item(total, threads, tokens);
-        p->list[i].first = p->items;
-        p->items += (tiles + p->list[i].tiles - 1) / p->list[i].tiles;
-    }
-    skl__parallel(pass->s->pool, p->items, skl__products_task, p);
+    while (skl__item_range(p->tiles, threads, items).begin < p->tiles) items++;
+    skl__parallel(pass->s->pool, items, skl__products_task, p);
 }
 
 /* y = W x for one matrix. */
@@ -9379,7 +9410,7 @@ static void skl__product_run(const skl__pass *pass, const skl__acts *acts, const
 {
     skl__products p;
 
-    p.count = 0;
+    p.count = p.tiles = 0;
     skl__products_add(&p, w, y, stride);
     skl__products_run(&p, pass, acts, pass->n);
 }
@@ -9647,7 +9678,7 @@ static void skl__attention(skl__pass *pass)
     skl__row_call call;
 
     skl__show(pass, "attn_input", pass->layer, s->hidden, pass->n, c->width);
-    products.count = 0;
+    products.count = products.tiles = 0;
     skl__products_add(&products, &layer->q, s->q, q_width);
     skl__products_add(&products, &layer->k, s->k, kv_width);
     skl__products_add(&products, &layer->v, s->v, kv_width);
@@ -9689,7 +9720,7 @@ static void skl__feed_forward(skl__pass *pass)
     skl__row_call call;
 
     skl__show(pass, "ffn_input", pass->layer, s->hidden, pass->n, c->width);
-    products.count = 0;
+    products.count = products.tiles = 0;
     skl__products_add(&products, &layer->ffn_gate, s->ffn_gate, c->ff);
     skl__products_add(&products, &layer->ffn_up, s->ffn_up, c->ff);
     skl__products_run(&products, pass, &acts, pass->n);
@@ -10523,9 +10554,11 @@ SKL_API skl_status skl_sample(skl_sampler *sampler, const float *logits, const i
 #undef SKL__SPIN_QUIET
 #undef SKL__SPIN_ALL
 #undef SKL__SPIN_YIELD
+#undef SKL__WORKER_STACK
 #undef SKL__TRY
 #undef SKL__CHUNK
 #undef SKL__PRODUCTS
+#undef SKL__ITEM_TILES
 #undef SKL__NORM_TOKENS
 #undef SKL__ATTEND_TOKENS
 #undef SKL__ROUTER_CLAMP
