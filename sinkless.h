@@ -6019,7 +6019,8 @@ SKL__INLINE skl__v_neon skl__vsum16_neon(const skl__v_neon rows[16])
 typedef enum skl__unit { SKL__UNIT_SILU, SKL__UNIT_SIGMOID, SKL__UNIT_GELU } skl__unit;
 
 #define SKL__BLOCK ((size_t)64)        /* keys per block of attention; blocks start at multiples of it                  */
-#define SKL__QUERIES 4                 /* queries that one call attends with at most: they share the loads of a block   */
+#define SKL__QUERIES 16                /* queries that one call attends with at most: they share a block in L1          */
+#define SKL__TOGETHER 4                /* of them, those that share its loads                                           */
 #define SKL__AHEAD ((size_t)8192)      /* bytes by which a walk over keys and values asks memory for them in advance      */
 #define SKL__STRIP ((size_t)256)       /* bytes that it asks for at once                                                */
 #define SKL__NO_NULL (-FLT_MAX)        /* null logit of plain softmax; finite, so that no option can fold tests on it   */
@@ -6068,7 +6069,8 @@ SKL__INLINE SKL__UNUSED skl__kv_head skl__kv_block(const skl__kv_head *head, siz
  * arithmetic lies between its lines. So a walk over what no cache holds asks for it in advance, in small strips. */
 typedef struct skl__kv_walk {
     skl__kv_head block;                /* where it is                                                                   */
-    size_t left;                       /* bytes from the keys of this block to the end; 0 = nothing need be asked for   */
+    size_t left;                       /* bytes from the keys of this block to the end                                  */
+    int asks;                          /* whether it asks: once in a block is enough, and not at all if caches hold it  */
     size_t head_dim;
     skl_kv kv;
 } skl__kv_walk;
@@ -6727,7 +6729,7 @@ SKL__HELPER void SKL__LANE(skl__score_dims)(skl__v (*acc)[4], const unsigned cha
     int t, i, j;
     SKL__LANES_FOR(t, 4, tiles) SKL__LANE(skl__vload_keys)(two[t], keys + (size_t)t * step, d, dims, kv);
     SKL__LANES_FOR(j, 2, dims)
-        SKL__LANES_FOR(i, SKL__QUERIES, count) {
+        SKL__LANES_FOR(i, SKL__TOGETHER, count) {
             const skl__v input = skl__vset(q[i][d + (size_t)j]);
             SKL__LANES_FOR(t, 4, tiles) acc[i][t] = skl__vfma(two[t][j], input, acc[i][t]);
         }
@@ -6744,10 +6746,10 @@ SKL__HELPER void SKL__LANE(skl__score_block)(float (*scores)[SKL__BLOCK], const 
     size_t first, d;
     int t, i;
     for (first = 0; first < 4; first += (size_t)tiles) {
-        const size_t strip = walk->left && first == 0 ? 2 * (pair < SKL__STRIP ? SKL__STRIP / pair : 1) : even;
+        const size_t strip = walk->asks && first == 0 ? 2 * (pair < SKL__STRIP ? SKL__STRIP / pair : 1) : even;
         const unsigned char *keys = walk->block.keys + first * vector;
-        skl__v acc[SKL__QUERIES][4];
-        SKL__LANES_FOR(i, SKL__QUERIES, count)
+        skl__v acc[SKL__TOGETHER][4];
+        SKL__LANES_FOR(i, SKL__TOGETHER, count)
             SKL__LANES_FOR(t, 4, tiles) acc[i][t] = skl__vset(0.0f);
         for (d = 0; d < even;) {
             const size_t stop = strip < even - d ? d + strip : even;
@@ -6755,7 +6757,7 @@ SKL__HELPER void SKL__LANE(skl__score_block)(float (*scores)[SKL__BLOCK], const 
             for (; d < stop; d += 2) SKL__LANE(skl__score_dims)(acc, keys, q, count, tiles, d, 2, kv);
         }
         if (d < walk->head_dim) SKL__LANE(skl__score_dims)(acc, keys, q, count, tiles, d, 1, kv);
-        SKL__LANES_FOR(i, SKL__QUERIES, count)
+        SKL__LANES_FOR(i, SKL__TOGETHER, count)
             SKL__LANES_FOR(t, 4, tiles) {
                 const size_t column = (first + (size_t)t) * 16;
                 if (kv == SKL_KV_I8 || kv == SKL_KV_I4)
@@ -6788,11 +6790,11 @@ SKL__HELPER void SKL__LANE(skl__mix_dims)(float *const *mixes, float (*weights)[
                                           int count, size_t begin, size_t end, size_t d, int width, skl_kv kv)
 {
     const size_t stride = walk->block.value_stride, ahead = (size_t)(walk->block.values - walk->block.keys) + SKL__AHEAD;
-    const size_t strip = walk->left && d == 0 ? (stride < SKL__STRIP ? SKL__STRIP / stride : 1) : SKL__BLOCK;
-    skl__v acc[SKL__QUERIES][8];
+    const size_t strip = walk->asks && d == 0 ? (stride < SKL__STRIP ? SKL__STRIP / stride : 1) : SKL__BLOCK;
+    skl__v acc[SKL__TOGETHER][8];
     size_t key;
     int t, i;
-    SKL__LANES_FOR(i, SKL__QUERIES, count)
+    SKL__LANES_FOR(i, SKL__TOGETHER, count)
         SKL__LANES_FOR(t, 8, width) acc[i][t] = skl__vload(mixes[i] + d + 16 * (size_t)t);
     for (key = begin; key < end;) {
         const size_t stop = strip < end - key ? key + strip : end;
@@ -6800,13 +6802,13 @@ SKL__HELPER void SKL__LANE(skl__mix_dims)(float *const *mixes, float (*weights)[
         for (; key < stop; key++) {
             skl__v value[8];
             SKL__LANE(skl__vload_values)(value, walk->block.values + key * stride, d, width, kv);
-            SKL__LANES_FOR(i, SKL__QUERIES, count) {
+            SKL__LANES_FOR(i, SKL__TOGETHER, count) {
                 const skl__v weight = skl__vset(weights[i][key]);
                 SKL__LANES_FOR(t, 8, width) acc[i][t] = skl__vfma(weight, value[t], acc[i][t]);
             }
         }
     }
-    SKL__LANES_FOR(i, SKL__QUERIES, count)
+    SKL__LANES_FOR(i, SKL__TOGETHER, count)
         SKL__LANES_FOR(t, 8, width) skl__vstore(mixes[i] + d + 16 * (size_t)t, acc[i][t]);
 }
 
@@ -6846,27 +6848,50 @@ SKL__FUNCTION void SKL__LANE(skl__softmax_begin)(SKL__LANE(skl__softmax_state) *
     memset(s->mix, 0, (head_dim + 15) / 16 * 16 * sizeof *s->mix);
 }
 
-/* Absorbs the logits [begin, end) of a block and leaves their weights in place, 0 outside; rescales what was there. */
-SKL__FUNCTION void SKL__LANE(skl__softmax_absorb)(SKL__LANE(skl__softmax_state) *s, float *logits, size_t begin, size_t end,
-                                                  size_t head_dim)
+/* Leaves the logits [begin, end) of a block, hides the others, and returns the largest of them and of `max`. */
+SKL__FUNCTION float SKL__LANE(skl__largest_logit)(float *logits, size_t begin, size_t end, float max)
 {
-    float max = s->max;
+    const float lanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const skl__v hidden = skl__vset(SKL__NO_NULL), from = skl__vset((float)begin), to = skl__vset((float)end);
     skl__v largest = skl__vset(max);
     size_t i;
-    for (i = 0; i < begin; i++) logits[i] = SKL__NO_NULL;
-    for (i = end; i < SKL__BLOCK; i++) logits[i] = SKL__NO_NULL;
-    for (i = 0; i < SKL__BLOCK; i += 16) largest = skl__vmax(skl__vload(logits + i), largest);
-    max = skl__vlargest(largest);
-    if (max > s->max) {
-        const skl__v rescale = skl__vset(SKL__LANE(skl__exp1)(s->max - max));
-        s->sum = skl__vmul(s->sum, rescale);
-        for (i = 0; i < head_dim; i += 16) skl__vstore(s->mix + i, skl__vmul(skl__vload(s->mix + i), rescale));
-        s->max = max;
+    if (begin > 0 || end < SKL__BLOCK)
+        for (i = 0; i < SKL__BLOCK; i += 16) {
+            const skl__v place = skl__vadd(skl__vload(lanes), skl__vset((float)i));
+            const skl__v seen = skl__vless(place, from, hidden, skl__vload(logits + i));
+            skl__vstore(logits + i, skl__vless(place, to, seen, hidden));
+        }
+    SKL__LANES_UNROLL for (i = 0; i < SKL__BLOCK; i += 16) largest = skl__vmax(skl__vload(logits + i), largest);
+    return skl__vlargest(largest);
+}
+
+/* Absorbs the logits [begin, end) of a block for every query and leaves their weights in place, 0 outside; rescales what was
+ * there. Step by step for all of them, because each step of one is a long wait.        weights  [queries][64] */
+SKL__FUNCTION void SKL__LANE(skl__softmax_absorb)(SKL__LANE(skl__softmax_state) *state, float (*weights)[SKL__BLOCK],
+                                                  const size_t *begin, const size_t *end, size_t queries, size_t head_dim)
+{
+    float rescale[SKL__QUERIES] = {0}; /* logarithm first */
+    size_t q, i;
+    for (q = 0; q < queries; q++) {
+        const float max = begin[q] == end[q] ? state[q].max
+                          : SKL__LANE(skl__largest_logit)(weights[q], begin[q], end[q], state[q].max);
+        if (!(max > state[q].max)) continue;
+        rescale[q] = state[q].max - max;
+        state[q].max = max;
     }
-    for (i = 0; i < SKL__BLOCK; i += 16) {
-        const skl__v weights = SKL__LANE(skl__vexp)(skl__vsub(skl__vload(logits + i), skl__vset(s->max)));
-        skl__vstore(logits + i, weights);
-        s->sum = skl__vadd(s->sum, weights);
+    skl__vstore(rescale, SKL__LANE(skl__vexp)(skl__vload(rescale)));
+    for (q = 0; q < queries; q++) {
+        const skl__v max = skl__vset(state[q].max), factor = skl__vset(rescale[q]);
+        skl__v sum = skl__vmul(state[q].sum, factor);
+        if (begin[q] == end[q]) continue;
+        SKL__LANES_UNROLL for (i = 0; i < SKL__BLOCK; i += 16) {
+            const skl__v w = SKL__LANE(skl__vexp)(skl__vsub(skl__vload(weights[q] + i), max));
+            skl__vstore(weights[q] + i, w);
+            sum = skl__vadd(sum, w);
+        }
+        state[q].sum = sum;
+        if (rescale[q] == 1.0f) continue;
+        for (i = 0; i < head_dim; i += 16) skl__vstore(state[q].mix + i, skl__vmul(skl__vload(state[q].mix + i), factor));
     }
 }
 
@@ -6957,66 +6982,70 @@ SKL__FUNCTION skl__kv_walk SKL__LANE(skl__walk_begin)(const skl__attend_job *job
     skl__kv_walk walk;
     walk.block = skl__kv_block(&job->head, low);
     walk.left = blocks * walk.block.block + (size_t)(walk.block.values - walk.block.keys) + rows * walk.block.value_stride;
-    if (!job->cold) walk.left = 0;
+    walk.asks = job->cold;
     walk.head_dim = job->head_dim;
     walk.kv = job->kv;
-    skl__kv_fetch(&walk, 0, SKL__AHEAD);
+    if (job->cold) skl__kv_fetch(&walk, 0, SKL__AHEAD);
     return walk;
 }
 
-/* Attention of 1, 2 or 4 queries: blocks of keys in ascending position. A query that sees nothing of a block is left as it is,
- * so company never changes a result. */
-SKL__FUNCTION void SKL__LANE(skl__attend_queries)(skl__attend_job *job, size_t first_query, int count)
+/* How many of the queries that are left go together. */
+SKL__HELPER int SKL__LANE(skl__together)(size_t left) { return left >= 4 ? 4 : left >= 2 ? 2 : 1; }
+
+/* One block for all queries of a job: scores, weights and, in the last turn, values. A query that sees nothing of the block is
+ * left as it is, so company never changes a result. */
+SKL__FUNCTION void SKL__LANE(skl__attend_block)(const skl__attend_job *job, SKL__LANE(skl__softmax_state) *state, skl__kv_walk *walk,
+                                                size_t block, const float *inverse)
 {
-    SKL__LANE(skl__softmax_state) state[SKL__QUERIES];
-    float weights[SKL__QUERIES][SKL__BLOCK], *mixes[SKL__QUERIES], inverse[SKL__QUERIES];
-    const float *const *q = job->q + first_query;
-    size_t low = SIZE_MAX, high = 0, block, begin[SKL__QUERIES], end[SKL__QUERIES], d;
-    int turn, i;
-    for (i = 0; i < SKL__QUERIES; i++) mixes[i] = state[i].mix; /* all of them: optimisers warn of what they cannot follow */
-    for (i = 0; i < count; i++) {
-        const size_t query = first_query + (size_t)i;
-        low = job->first[query] < low ? job->first[query] : low;
-        high = job->last[query] > high ? job->last[query] : high;
-        SKL__LANE(skl__softmax_begin)(&state[i], job->null_logit[query], job->head_dim);
-        inverse[i] = 1.0f;
+    float weights[SKL__QUERIES][SKL__BLOCK], *mixes[SKL__QUERIES];
+    size_t begin[SKL__QUERIES], end[SKL__QUERIES], i;
+    int count;
+    for (i = 0; i < job->queries; i += (size_t)count) {
+        count = SKL__LANE(skl__together)(job->queries - i);
+        walk->asks = job->cold && i == 0;
+        SKL__LANE(skl__score)(weights + i, walk, job->q + i, count);
     }
-    for (turn = 0; turn <= job->clipped; turn++) {
-        const int mixing = turn == job->clipped;
-        skl__kv_walk walk = SKL__LANE(skl__walk_begin)(job, low, high);
-        for (block = low / SKL__BLOCK * SKL__BLOCK; block <= high; block += SKL__BLOCK) {
-            if (block > low) skl__kv_advance(&walk);
-            SKL__LANE(skl__score)(weights, &walk, q, count);
-            for (i = 0; i < count; i++) {
-                SKL__LANE(skl__visible)(job, first_query + (size_t)i, block, &begin[i], &end[i]);
-                if (begin[i] == end[i]) continue;
-                if (turn == 0) SKL__LANE(skl__softmax_absorb)(&state[i], weights[i], begin[i], end[i], job->head_dim);
-                else SKL__LANE(skl__clip_block)(&state[i], inverse[i], job, weights[i]);
-            }
-            if (mixing) SKL__LANE(skl__mix_ranges)(mixes, weights, &walk, count, begin, end);
-        }
-        if (turn == 0)
-            for (i = 0; i < count; i++) inverse[i] = 1.0f / skl__vsum(state[i].sum);
+    for (i = 0; i < job->queries; i++) {
+        mixes[i] = state[i].mix;
+        SKL__LANE(skl__visible)(job, i, block, &begin[i], &end[i]);
+        if (inverse) SKL__LANE(skl__clip_block)(&state[i], inverse[i], job, weights[i]);
     }
-    for (i = 0; i < count; i++) {
-        const size_t query = first_query + (size_t)i;
-        const skl__v scale = skl__vset(job->clipped ? 1.0f : inverse[i]);
-        for (d = 0; d < job->head_dim; d += 16)
-            SKL__LANE(skl__vstore_at)(job->out[query], skl__vmul(scale, skl__vload(state[i].mix + d)), d, job->head_dim);
-        job->null_mass[query] = job->null_logit[query] == SKL__NO_NULL
-                                    ? 0.0f : SKL__LANE(skl__exp1)(job->null_logit[query] - state[i].max) * inverse[i];
+    if (!inverse) SKL__LANE(skl__softmax_absorb)(state, weights, begin, end, job->queries, job->head_dim);
+    if (job->clipped && !inverse) return;
+    for (i = 0; i < job->queries; i += (size_t)count) {
+        count = SKL__LANE(skl__together)(job->queries - i);
+        walk->asks = job->cold && i == 0;
+        SKL__LANE(skl__mix_ranges)(mixes + i, weights + i, walk, count, begin + i, end + i);
     }
 }
 
+/* Blocks of keys in ascending position. Clipped softmax walks twice: weights need the final maximum and sum. */
 SKL__KERNEL void SKL__LANE(skl__attend)(skl__attend_job *job)
 {
-    size_t query = 0;
-    if (job->queries == 4) {
-        SKL__LANE(skl__attend_queries)(job, 0, 4);
-        return;
+    SKL__LANE(skl__softmax_state) state[SKL__QUERIES];
+    float inverse[SKL__QUERIES];
+    size_t low = SIZE_MAX, high = 0, block, i, d;
+    int turn;
+    for (i = 0; i < job->queries; i++) {
+        low = job->first[i] < low ? job->first[i] : low;
+        high = job->last[i] > high ? job->last[i] : high;
+        SKL__LANE(skl__softmax_begin)(&state[i], job->null_logit[i], job->head_dim);
     }
-    for (; query + 2 <= job->queries; query += 2) SKL__LANE(skl__attend_queries)(job, query, 2);
-    if (query < job->queries) SKL__LANE(skl__attend_queries)(job, query, 1);
+    for (turn = 0; turn <= job->clipped; turn++) {
+        skl__kv_walk walk = SKL__LANE(skl__walk_begin)(job, low, high);
+        for (block = low / SKL__BLOCK * SKL__BLOCK; block <= high; block += SKL__BLOCK) {
+            if (block > low) skl__kv_advance(&walk);
+            SKL__LANE(skl__attend_block)(job, state, &walk, block, turn ? inverse : NULL);
+        }
+        for (i = 0; i < job->queries && turn == 0; i++) inverse[i] = 1.0f / skl__vsum(state[i].sum);
+    }
+    for (i = 0; i < job->queries; i++) {
+        const skl__v scale = skl__vset(job->clipped ? 1.0f : inverse[i]);
+        for (d = 0; d < job->head_dim; d += 16)
+            SKL__LANE(skl__vstore_at)(job->out[i], skl__vmul(scale, skl__vload(state[i].mix + d)), d, job->head_dim);
+        job->null_mass[i] = job->null_logit[i] == SKL__NO_NULL
+                                ? 0.0f : SKL__LANE(skl__exp1)(job->null_logit[i] - state[i].max) * inverse[i];
+    }
 }
 
 static const skl__lane_kernels SKL__LANE(skl__lane_kernels) = {
@@ -9618,17 +9647,17 @@ static void skl__prepare_task(void *arg, size_t item)
     skl__prepare_heads(pass, first, last, item % kv_heads);
 }
 
-/* Item: a key/value head and a few tokens; the last tokens first, because they see most. */
+/* Item: a key/value head and a few tokens. One head after the other, because a cache holds the keys and values of few; the last
+ * tokens first, because they see most. */
 static void skl__attend_task(void *arg, size_t item)
 {
     const skl__pass *pass = (const skl__pass *)arg;
-    const size_t kv_heads = pass->s->model->config.kv_heads;
-    const size_t runs = (pass->n + SKL__ATTEND_TOKENS - 1) / SKL__ATTEND_TOKENS;
-    const size_t first = (runs - 1 - item / kv_heads) * SKL__ATTEND_TOKENS;
+    const size_t runs = (pass->n + SKL__ATTEND_TOKENS - 1) / SKL__ATTEND_TOKENS, kv_head = item / runs;
+    const size_t first = (runs - 1 - item % runs) * SKL__ATTEND_TOKENS;
     const size_t last = pass->n - first < SKL__ATTEND_TOKENS ? pass->n : first + SKL__ATTEND_TOKENS;
 
-    if (pass->n == 1) skl__prepare_heads(pass, 0, 1, item % kv_heads);
-    skl__attend_heads(pass, first, last, item % kv_heads);
+    if (pass->n == 1) skl__prepare_heads(pass, 0, 1, kv_head);
+    skl__attend_heads(pass, first, last, kv_head);
 }
 
 /* psi of a token: the mean of the null masses of its query heads (2605.17887). */
@@ -10545,6 +10574,7 @@ SKL_API skl_status skl_sample(skl_sampler *sampler, const float *logits, const i
 #undef SKL__V_AVX512
 #undef SKL__BLOCK
 #undef SKL__QUERIES
+#undef SKL__TOGETHER
 #undef SKL__AHEAD
 #undef SKL__STRIP
 #undef SKL__NO_NULL
