@@ -1023,7 +1023,8 @@ static void check_attention(skl_kv kv, size_t dim, int clipped, size_t queries)
     static const size_t first[] = {0, 10, 130, 0}, last[] = {199, 64, 199, 63};
     static const float nulls[] = {SKL__NO_NULL, 0.0f, 1.5f, -3.0f};
     const skl__kv_shape shape = skl__kv_shape_of(kv, dim, CONTEXT);
-    float q[4][MOST_DIM], out[4][MOST_DIM], key[16][MOST_DIM], value[16][MOST_DIM], wanted[4][MOST_DIM], wanted_null[4];
+    float q[SKL__QUERIES][MOST_DIM], out[SKL__QUERIES][MOST_DIM], wanted[SKL__QUERIES][MOST_DIM], wanted_null[SKL__QUERIES];
+    float key[16][MOST_DIM], value[16][MOST_DIM];
     const uint64_t seed = random_state;
     size_t level, i, j, d, count;
 
@@ -1059,7 +1060,7 @@ static void check_attention(skl_kv kv, size_t dim, int clipped, size_t queries)
             job.out[i] = out[i];
             job.first[i] = first[(i + dim) % 4];
             job.last[i] = last[(i + dim) % 4];
-            job.null_logit[i] = nulls[i];
+            job.null_logit[i] = nulls[i % 4];
         }
         kernels->lanes->attend(&job);
         for (i = 0; i < queries && level == 0; i++) {
@@ -1092,7 +1093,7 @@ static void test_attention(void)
 
     for (kv = SKL_KV_F32; kv <= SKL_KV_I4; kv++)
         for (i = 0; i < sizeof dims / sizeof *dims; i++)
-            for (queries = 1; queries <= 4; queries++) {
+            for (queries = 1; queries <= SKL__QUERIES; queries += queries < 5 ? 1 : 11) {
                 check_attention((skl_kv)kv, dims[i], 0, queries);
                 check_attention((skl_kv)kv, dims[i], 1, queries);
             }
