@@ -6124,6 +6124,7 @@ typedef struct skl__lane_kernels {
     void (*store_kv)(const skl__kv_head *head, skl_kv kv, size_t head_dim, size_t position, size_t count, const float *keys,
                      const float *values, size_t stride);
     void (*attend)(skl__attend_job *job);
+    void (*gate_product)(float *y, const skl__matrix *w, const float *x, size_t tokens);
     skl__matmul *matmul_f32_f32, *matmul_f16_f32, *matmul_bf16_f32, *matmul_q4_f32, *matmul_q8_f32;
 } skl__lane_kernels;
 
@@ -6413,6 +6414,9 @@ SKL__KERNEL void SKL__LANE(skl__mix)(float *y, const float *sources, size_t stri
 
 /* ---- matrices that take float activations */
 
+/* For i below n, unrolled; the bound is a constant of its own, because Clang unrolls before it knows what n will be. */
+#define SKL__LANES_FOR(i, most, n) SKL__LANES_UNROLL for ((i) = 0; (i) < (most); (i)++) if ((i) < (n))
+
 /* Sixteen weights of a float matrix. */
 SKL__HELPER skl__v SKL__LANE(skl__vload_weights)(const unsigned char *weights, skl__storage storage)
 {
@@ -6516,6 +6520,59 @@ SKL__KERNEL void SKL__LANE(skl__matmul_bf16_f32)(float *y, size_t y_stride, cons
     SKL__LANE(skl__matmul_rows)(y, y_stride, w, tile_begin, tile_end, x, tokens, SKL__ROWS_BF16);
 }
 
+/* n <= 16 columns of sixteen rows by one token.        sums  [16]    columns  [n][16]    x  [n] */
+SKL__HELPER void SKL__LANE(skl__columns)(skl__v *sums, const unsigned char *columns, const float *x, int n, skl__storage storage)
+{
+    const size_t bytes = storage == SKL__ROWS_F32 ? 64 : 32;
+    int i;
+    SKL__LANES_FOR(i, 16, n)
+        sums[i] = skl__vfma(SKL__LANE(skl__vload_weights)(columns + (size_t)i * bytes, storage), skl__vset(x[i]), sums[i]);
+}
+
+/* Sixteen rows by one token. A lane is a row here, and the sixteen partial sums of a row are registers: they are summed in the
+ * order of every matrix, but nothing has to cross lanes.        columns  [n][16]    x  [n] */
+SKL__HELPER skl__v SKL__LANE(skl__columns16)(const unsigned char *columns, const float *x, size_t n, skl__storage storage)
+{
+    const size_t bytes = storage == SKL__ROWS_F32 ? 64 : 32;
+    skl__v sums[16];
+    size_t k;
+    int i;
+    SKL__LANES_UNROLL for (i = 0; i < 16; i++) sums[i] = skl__vset(0.0f);
+    for (k = 0; k + 16 <= n; k += 16) SKL__LANE(skl__columns)(sums, columns + k * bytes, x + k, 16, storage);
+    if (k < n) SKL__LANE(skl__columns)(sums, columns + k * bytes, x + k, (int)(n - k), storage);
+    SKL__LANES_UNROLL for (i = 0; i < 8; i++) sums[i] = skl__vadd(sums[i], sums[i + 8]);
+    SKL__LANES_UNROLL for (i = 0; i < 4; i++) sums[i] = skl__vadd(sums[i], sums[i + 4]);
+    SKL__LANES_UNROLL for (i = 0; i < 2; i++) sums[i] = skl__vadd(sums[i], sums[i + 2]);
+    return skl__vadd(sums[0], sums[1]);
+}
+
+/* Some rows at a time, so that W x stays where it is made. */
+SKL__HELPER void SKL__LANE(skl__gate_through)(float *y, const skl__matrix *w, const float *x, size_t tokens, skl__storage storage)
+{
+    enum { STEP = 256 };
+    const size_t n = w->rows;
+    float u[STEP];
+    size_t begin, i, t;
+    for (begin = 0; begin < n; begin += STEP)
+        for (t = 0; t < tokens; t++) {
+            const size_t count = n - begin < STEP ? n - begin : STEP;
+            for (i = 0; i < count; i += 16) {
+                const unsigned char *columns = w->data + (begin + i) * w->stride;
+                skl__vstore(u + i, SKL__LANE(skl__columns16)(columns, x + t * w->columns, w->columns, storage));
+            }
+            SKL__LANE(skl__gate)(y + t * n + begin, u, count, 1);
+        }
+}
+
+/* y <- sig(W x) y.
+ *   y  [tokens][rows]    w  by columns (skl__matrix_by_columns)    x  [tokens][columns] */
+SKL__KERNEL void SKL__LANE(skl__gate_product)(float *y, const skl__matrix *w, const float *x, size_t tokens)
+{
+    if (w->storage == SKL__ROWS_F32) SKL__LANE(skl__gate_through)(y, w, x, tokens, SKL__ROWS_F32);
+    else if (w->storage == SKL__ROWS_F16) SKL__LANE(skl__gate_through)(y, w, x, tokens, SKL__ROWS_F16);
+    else SKL__LANE(skl__gate_through)(y, w, x, tokens, SKL__ROWS_BF16);
+}
+
 /* Sixteen scales or minima of one group. */
 SKL__HELPER skl__v SKL__LANE(skl__vload_scales)(const unsigned char *scales, size_t group, int wide)
 {
@@ -6567,9 +6624,6 @@ SKL__KERNEL void SKL__LANE(skl__matmul_q8_f32)(float *y, size_t y_stride, const 
 }
 
 /* ---- keys and values */
-
-/* For i below n, unrolled; the bound is a constant of its own, because Clang unrolls before it knows what n will be. */
-#define SKL__LANES_FOR(i, most, n) SKL__LANES_UNROLL for ((i) = 0; (i) < (most); (i)++) if ((i) < (n))
 
 /* Sixteen values as they lie in the cache; not i4. */
 SKL__HELPER skl__v SKL__LANE(skl__vload_kv)(const unsigned char *p, skl_kv kv)
@@ -7023,7 +7077,7 @@ static const skl__lane_kernels SKL__LANE(skl__lane_kernels) = {
     SKL__LANE(skl__exp), SKL__LANE(skl__silu), SKL__LANE(skl__gate), SKL__LANE(skl__gated_unit), SKL__LANE(skl__add),
     SKL__LANE(skl__dot_f32), SKL__LANE(skl__rms_norm), SKL__LANE(skl__dyt), SKL__LANE(skl__rope), SKL__LANE(skl__quantise),
     SKL__LANE(skl__softmax), SKL__LANE(skl__mix), SKL__LANE(skl__store_kv), SKL__LANE(skl__attend),
-    SKL__LANE(skl__matmul_f32_f32), SKL__LANE(skl__matmul_f16_f32), SKL__LANE(skl__matmul_bf16_f32),
+    SKL__LANE(skl__gate_product), SKL__LANE(skl__matmul_f32_f32), SKL__LANE(skl__matmul_f16_f32), SKL__LANE(skl__matmul_bf16_f32),
     SKL__LANE(skl__matmul_q4_f32), SKL__LANE(skl__matmul_q8_f32)
 };
 
@@ -7996,7 +8050,7 @@ typedef struct skl__norm {
     const float *bias;                /* [width], DyT */
     float alpha;                      /* DyT */
     skl__matrix gate_a;               /* [rank][width]; rank = gate_a.rows, 0 = no gate */
-    skl__matrix gate_b;               /* [width][rank] */
+    skl__matrix gate_b;               /* [width][rank], by columns */
 } skl__norm;
 
 /* A depth read: score vector (AttnRes) or projections (router), and the strength of the coupling. */
@@ -8450,6 +8504,25 @@ static skl_status skl__bind_float_matrix(skl__binder *b, const char *site, const
     return SKL_OK;
 }
 
+/* Bytes of a float matrix of which sixteen rows at a time lie by columns: [rows / 16][columns][16], the last ones padded. */
+static size_t skl__bytes_by_columns(const skl__matrix *w)
+{
+    return (w->rows + 15) / 16 * 16 * w->stride;
+}
+
+/* Brings a matrix of few columns into the order that skl__gate_product reads.        out  [skl__bytes_by_columns] */
+static void skl__matrix_by_columns(skl__matrix *w, unsigned char *out)
+{
+    const size_t size = w->storage == SKL__ROWS_F32 ? 4 : 2;
+    size_t row, k;
+
+    memset(out, 0, skl__bytes_by_columns(w));
+    for (row = 0; row < w->rows; row++)
+        for (k = 0; k < w->columns; k++)
+            memcpy(out + row / 16 * 16 * w->stride + (k * 16 + row % 16) * size, w->data + row * w->stride + k * size, size);
+    w->data = out;
+}
+
 static size_t skl__larger(size_t a, size_t b)
 {
     return a > b ? a : b;
@@ -8459,16 +8532,20 @@ static skl_status skl__bind_norm(skl__binder *b, const char *site, skl__norm *no
 {
     const skl__config *c = &b->model->config;
     const skl__presence optional = c->architecture->mechanisms ? SKL__OPTIONAL : SKL__NEVER;
+    unsigned char *columns;
 
+    memset(&norm->gate_b, 0, sizeof norm->gate_b);
     SKL__TRY(skl__bind_vector(b, site, ".weight", c->width, SKL__REQUIRED, &norm->weight));
     SKL__TRY(skl__bind_vector(b, site, "_pre.weight", c->width, c->dyt ? SKL__NEVER : optional, &norm->pre));
     SKL__TRY(skl__bind_vector(b, site, ".bias", c->width, c->dyt ? SKL__REQUIRED : SKL__NEVER, &norm->bias));
     if (c->dyt) SKL__TRY(skl__bind_scalar(b, site, ".alpha", &norm->alpha));
     SKL__TRY(skl__bind_float_matrix(b, site, "_gate_a.weight", c->width, 0, optional, &norm->gate_a));
     b->model->gate_rank = skl__larger(b->model->gate_rank, norm->gate_a.rows);
-    return skl__bind_float_matrix(b, site, "_gate_b.weight", norm->gate_a.rows, c->width, norm->gate_a.rows ? SKL__REQUIRED
-                                  : SKL__NEVER,
-                                  &norm->gate_b);
+    if (!norm->gate_a.rows) return SKL_OK;
+    SKL__TRY(skl__bind_float_matrix(b, site, "_gate_b.weight", norm->gate_a.rows, c->width, SKL__REQUIRED, &norm->gate_b));
+    columns = (unsigned char *)skl__arena_take(&b->model->arena, skl__bytes_by_columns(&norm->gate_b), 1);
+    if (columns) skl__matrix_by_columns(&norm->gate_b, columns);
+    return SKL_OK;
 }
 
 static skl_status skl__bind_read(skl__binder *b, const char *site, skl__read *read)
@@ -8988,7 +9065,6 @@ struct skl_session {
     float *psi;                        /* [chunk] */
     float *ffn_gate, *ffn_up;          /* [chunk][ff] */
     float *gate_rank;                  /* [chunk][gate_rank] */
-    float *gate_up;                    /* [chunk][width] */
     float *cosine, *sine;              /* [chunk][n_rot]; n_rot / 2 used unless pairs are adjacent */
     int8_t *codes;                     /* [chunk][stride of the widest row] */
     float *scales;                     /* [chunk][widest row / 32] */
@@ -9046,7 +9122,6 @@ static void skl__place_scratch(skl_session *s, skl__arena *arena)
     s->ffn_up = skl__take_floats(arena, chunk, c->ff);
     if (arena->used < attention) arena->used = attention;
     s->gate_rank = skl__take_floats(arena, chunk, model->gate_rank);
-    s->gate_up = skl__take_floats(arena, chunk, model->gate_rank ? c->width : 0);
     s->cosine = skl__take_floats(arena, chunk, c->n_rot);
     s->sine = skl__take_floats(arena, chunk, c->n_rot);
     s->codes = (int8_t *)skl__arena_take(arena, chunk, (widest + 63) / 64 * 64);
@@ -9405,7 +9480,7 @@ static void skl__norm_tokens(const skl__pass *pass, const skl__norm *norm, size_
 {
     const skl_session *s = pass->s;
     const skl__config *c = &s->model->config;
-    float *rank = s->gate_rank + t * s->model->gate_rank, *up = s->gate_up + t * c->width;
+    float *rank = s->gate_rank + t * s->model->gate_rank;
     size_t i;
 
     for (i = 0; i < count; i++) {
@@ -9417,8 +9492,7 @@ static void skl__norm_tokens(const skl__pass *pass, const skl__norm *norm, size_
     if (!norm->gate_a.rows) return;
     skl__small_product(pass, &norm->gate_a, y, count, rank);
     pass->lanes->silu(rank, count * norm->gate_a.rows);
-    skl__small_product(pass, &norm->gate_b, rank, count, up);
-    pass->lanes->gate(y, up, count * c->width, 1);
+    pass->lanes->gate_product(y, &norm->gate_b, rank, count);
 }
 
 typedef struct skl__norm_call {
