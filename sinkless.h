@@ -9310,6 +9310,18 @@ SKL_API skl_status skl_session_truncate(skl_session *session, size_t n)
  * f(h) goes is the business of >>depth.
  * ================================================================================================================== */
 
+/* Where a sub-layer's output goes: nowhere, onto hidden, or into a source, which it sets, adds to, or sets with hidden on top. */
+typedef enum skl__deposit { SKL__NO_DEPOSIT, SKL__ADD_TO_HIDDEN, SKL__SET, SKL__ADD_TO, SKL__SET_WITH_HIDDEN } skl__deposit;
+
+/* From one sub-layer to the next. It is noted here and done by the norm that follows, which takes a few tokens through all of
+ * it while their data are close. */
+typedef struct skl__link {
+    skl__deposit deposit;              /* of output */
+    size_t slot;                       /* the source that it concerns */
+    const skl__read *read;             /* what hidden is formed by then, or NULL: it stays */
+    size_t sources;                    /* that are read */
+} skl__link;
+
 /* What a pass over one chunk needs to know everywhere. */
 typedef struct skl__pass {
     skl_session *s;
@@ -9317,7 +9329,11 @@ typedef struct skl__pass {
     size_t n;                          /* tokens of the chunk */
     size_t start;                      /* position of the first */
     size_t layer;
+    skl__link link;
 } skl__pass;
+
+static void skl__link_token(const skl__pass *pass, size_t t); /* >>depth */
+static void skl__link_done(skl__pass *pass);
 
 static void skl__show(const skl__pass *pass, const char *name, size_t layer, const float *data, size_t tokens, size_t width)
 {
@@ -9472,7 +9488,7 @@ static void skl__small_product(const skl__pass *pass, const skl__matrix *w, cons
 
 /* --- norms --- */
 
-#define SKL__NORM_TOKENS ((size_t)8) /* tokens that a gate takes at once, to read its matrices once for them */
+#define SKL__NORM_TOKENS ((size_t)8) /* at once: a gate reads its matrices once for them, and their data stay close */
 
 /* y = norm(x) of one site and `count` tokens from t on (format: RMSNorm, PreAffine, DyT; GatedNorm, 2601.22966 3.4).
  *   x, y  [count][width] */
@@ -9501,7 +9517,7 @@ typedef struct skl__norm_call {
     const skl__acts *acts;             /* of normed */
 } skl__norm_call;
 
-/* Item: a few tokens. */
+/* Item: a few tokens, from the output of the last sub-layer to the codes that the next one takes. */
 static void skl__norm_task(void *arg, size_t item)
 {
     const skl__norm_call *call = (const skl__norm_call *)arg;
@@ -9510,11 +9526,12 @@ static void skl__norm_task(void *arg, size_t item)
     const size_t count = call->pass->n - first < SKL__NORM_TOKENS ? call->pass->n - first : SKL__NORM_TOKENS;
     size_t t;
 
+    for (t = first; t < first + count; t++) skl__link_token(call->pass, t);
     skl__norm_tokens(call->pass, call->norm, first, count, s->hidden + first * width, s->normed + first * width);
     for (t = first; t < first + count; t++) skl__quantise_row(call->pass, call->acts, t);
 }
 
-/* normed = norm(hidden), quantised; returns it as activations. */
+/* Does what is noted, then normed = norm(hidden), quantised; returns it as activations. */
 static skl__acts skl__norm_chunk(skl__pass *pass, const skl__norm *norm)
 {
     skl__acts acts = skl__acts_of(pass, pass->s->normed, pass->s->model->config.width);
@@ -9524,6 +9541,7 @@ static skl__acts skl__norm_chunk(skl__pass *pass, const skl__norm *norm)
     call.norm = norm;
     call.acts = &acts;
     skl__parallel(pass->s->pool, (pass->n + SKL__NORM_TOKENS - 1) / SKL__NORM_TOKENS, skl__norm_task, &call);
+    skl__link_done(pass);
     return acts;
 }
 
@@ -9864,30 +9882,39 @@ static void skl__read_token(const skl__pass *pass, const skl__read *read, size_t
     pass->lanes->mix(s->hidden + t * c->width, skl__source(pass, t, 0), c->width, g, n, c->width);
 }
 
-typedef struct skl__read_call {
-    const skl__pass *pass;
-    const skl__read *read;
-    size_t n;
-} skl__read_call;
-
-static void skl__read_task(void *arg, size_t t)
+/* Puts values of a token into a source.        values  [width] */
+static void skl__deposit_token(const skl__pass *pass, size_t t, size_t slot, skl__deposit kind, const float *values)
 {
-    const skl__read_call *call = (const skl__read_call *)arg;
+    const skl_session *s = pass->s;
+    const skl__config *c = &s->model->config;
+    float *source = skl__source(pass, t, slot);
 
-    skl__read_token(call->pass, call->read, t, call->n);
+    if (kind != SKL__ADD_TO) memcpy(source, values, c->width * sizeof(float));
+    else pass->lanes->add(source, values, c->width);
+    if (kind == SKL__SET_WITH_HIDDEN) pass->lanes->add(source, s->hidden + t * c->width, c->width);
+    if (c->residual == SKL__ATTNRES) {
+        const float mean = skl__div(pass->lanes->dot(source, source, c->width), (float)c->width);
+        s->depth.inverse_rms[t * s->depth.slots + slot] = 1.0f / skl__sqrt(mean + c->eps);
+    }
 }
 
-static void skl__read_sources(skl__pass *pass, const skl__read *read, size_t n)
+/* What is noted, for one token. */
+static void skl__link_token(const skl__pass *pass, size_t t)
+{
+    const skl__link *link = &pass->link;
+    const size_t width = pass->s->model->config.width;
+    float *hidden = pass->s->hidden + t * width, *output = pass->s->output + t * width;
+
+    if (link->deposit == SKL__ADD_TO_HIDDEN) pass->lanes->add(hidden, output, width);
+    else if (link->deposit != SKL__NO_DEPOSIT) skl__deposit_token(pass, t, link->slot, link->deposit, output);
+    if (link->read) skl__read_token(pass, link->read, t, link->sources);
+}
+
+static void skl__show_read(const skl__pass *pass, size_t n)
 {
     const skl__depth *depth = &pass->s->depth;
-    skl__read_call call;
     size_t t;
 
-    call.pass = pass;
-    call.read = read;
-    call.n = n;
-    skl__each_token(pass, skl__read_task, &call);
-    if (n == 1 || !pass->s->desc.probe) return;
     for (t = 0; t < pass->n; t++) {
         skl__pass one = *pass;
         one.start += t;
@@ -9896,44 +9923,36 @@ static void skl__read_sources(skl__pass *pass, const skl__read *read, size_t n)
     skl__show(pass, "depth_null", pass->layer, depth->null_mass, pass->n, 1);
 }
 
-/* What a sub-layer's output does to the sources. */
-typedef enum skl__deposit { SKL__SET, SKL__ADD_TO, SKL__SET_WITH_HIDDEN } skl__deposit;
-
-typedef struct skl__deposit_call {
-    const skl__pass *pass;
-    size_t slot;
-    skl__deposit kind;
-    const float *values;               /* [n][width] */
-} skl__deposit_call;
-
-static void skl__deposit_task(void *arg, size_t t)
+/* What was noted is done for all tokens. */
+static void skl__link_done(skl__pass *pass)
 {
-    const skl__deposit_call *call = (const skl__deposit_call *)arg;
-    const skl__pass *pass = call->pass;
-    const skl_session *s = pass->s;
-    const skl__config *c = &s->model->config;
-    const float *values = call->values + t * c->width;
-    float *source = skl__source(pass, t, call->slot);
-
-    if (call->kind != SKL__ADD_TO) memcpy(source, values, c->width * sizeof(float));
-    else pass->lanes->add(source, values, c->width);
-    if (call->kind == SKL__SET_WITH_HIDDEN) pass->lanes->add(source, s->hidden + t * c->width, c->width);
-    if (c->residual == SKL__ATTNRES) {
-        const float mean = skl__div(pass->lanes->dot(source, source, c->width), (float)c->width);
-        s->depth.inverse_rms[t * s->depth.slots + call->slot] = 1.0f / skl__sqrt(mean + c->eps);
-    }
+    if (pass->s->desc.probe && pass->link.read && pass->link.sources > 1) skl__show_read(pass, pass->link.sources);
+    pass->link.deposit = SKL__NO_DEPOSIT;
+    pass->link.read = NULL;
 }
 
-/* Puts values of the chunk into a slot. */
-static void skl__deposit_values(skl__pass *pass, size_t slot, skl__deposit kind, const float *values)
+static void skl__note_deposit(skl__pass *pass, skl__deposit deposit, size_t slot)
 {
-    skl__deposit_call call;
+    pass->link.deposit = deposit;
+    pass->link.slot = slot;
+}
 
-    call.pass = pass;
-    call.slot = slot;
-    call.kind = kind;
-    call.values = values;
-    skl__each_token(pass, skl__deposit_task, &call);
+static void skl__note_read(skl__pass *pass, const skl__read *read, size_t sources)
+{
+    pass->link.read = read;
+    pass->link.sources = sources;
+}
+
+static void skl__link_task(void *arg, size_t t)
+{
+    skl__link_token((const skl__pass *)arg, t);
+}
+
+/* Does what is noted without a norm behind it. */
+static void skl__settle(skl__pass *pass)
+{
+    skl__each_token(pass, skl__link_task, pass);
+    skl__link_done(pass);
 }
 
 /* The psi that goes with a slot: that of this layer's attention, or with psi = NULL none (the embedding). */
@@ -9957,18 +9976,12 @@ static void skl__average_psi(const skl__pass *pass, size_t slot, size_t held)
     }
 }
 
-/* hidden <- hidden + output */
-static void skl__add_output(skl__pass *pass)
-{
-    pass->lanes->add(pass->s->hidden, pass->s->output, pass->n * pass->s->model->config.width);
-}
-
 static void skl__layer_add(skl__pass *pass)
 {
     skl__attention(pass);
-    skl__add_output(pass);
+    skl__note_deposit(pass, SKL__ADD_TO_HIDDEN, 0);
     skl__feed_forward(pass);
-    skl__add_output(pass);
+    skl__note_deposit(pass, SKL__ADD_TO_HIDDEN, 0);
 }
 
 /* Every output is a source. */
@@ -9977,14 +9990,14 @@ static void skl__layer_full(skl__pass *pass)
     const skl__layer *layer = &pass->s->model->layers[pass->layer];
     skl__depth *depth = &pass->s->depth;
 
-    skl__read_sources(pass, &layer->attn_read, depth->count);
+    skl__note_read(pass, &layer->attn_read, depth->count);
     skl__attention(pass);
     skl__deposit_psi(pass, depth->count, pass->s->psi);
-    skl__deposit_values(pass, depth->count++, SKL__SET, pass->s->output);
-    skl__read_sources(pass, &layer->ffn_read, depth->count);
+    skl__note_deposit(pass, SKL__SET, depth->count++);
+    skl__note_read(pass, &layer->ffn_read, depth->count);
     skl__feed_forward(pass);
     skl__deposit_psi(pass, depth->count, pass->s->psi);
-    skl__deposit_values(pass, depth->count++, SKL__SET, pass->s->output);
+    skl__note_deposit(pass, SKL__SET, depth->count++);
 }
 
 /* The open sum is the last source; it is banked where a block begins. count includes it. */
@@ -9994,36 +10007,36 @@ static void skl__layer_block(skl__pass *pass)
     skl__depth *depth = &pass->s->depth;
     const int bank = pass->layer % pass->s->model->config.block_size == 0;
 
-    skl__read_sources(pass, &layer->attn_read, depth->count);
+    skl__note_read(pass, &layer->attn_read, depth->count);
     skl__attention(pass);
     if (bank) {
         depth->count++;
         depth->summed = 0;
     }
     skl__average_psi(pass, depth->count - 1, depth->summed++);
-    skl__deposit_values(pass, depth->count - 1, bank ? SKL__SET : SKL__ADD_TO, pass->s->output);
-    skl__read_sources(pass, &layer->ffn_read, depth->count);
+    skl__note_deposit(pass, bank ? SKL__SET : SKL__ADD_TO, depth->count - 1);
+    skl__note_read(pass, &layer->ffn_read, depth->count);
     skl__feed_forward(pass);
-    skl__deposit_values(pass, depth->count - 1, SKL__ADD_TO, pass->s->output);
+    skl__note_deposit(pass, SKL__ADD_TO, depth->count - 1);
 }
 
 /* States, not outputs; the two transient candidates are seen by this layer only. hidden is the newest history entry. */
 static void skl__layer_router(skl__pass *pass)
 {
     const skl__layer *layer = &pass->s->model->layers[pass->layer];
-    skl__depth *depth = &pass->s->depth;
-    const size_t next = depth->count;
+    const size_t width = pass->s->model->config.width, next = pass->s->depth.count++;
+    size_t t;
 
     skl__attention(pass);
     skl__deposit_psi(pass, next, pass->s->psi);
-    skl__deposit_values(pass, next, SKL__SET_WITH_HIDDEN, pass->s->output);
-    skl__read_sources(pass, &layer->attn_read, next + 1);
+    skl__note_deposit(pass, SKL__SET_WITH_HIDDEN, next);
+    skl__note_read(pass, &layer->attn_read, next + 1);
     skl__feed_forward(pass);
     skl__deposit_psi(pass, next + 1, pass->s->psi);
-    skl__deposit_values(pass, next + 1, SKL__SET_WITH_HIDDEN, pass->s->output);
-    skl__read_sources(pass, &layer->ffn_read, next + 2);
-    skl__deposit_values(pass, next, SKL__SET, pass->s->hidden);
-    depth->count++;
+    skl__note_deposit(pass, SKL__SET_WITH_HIDDEN, next + 1);
+    skl__note_read(pass, &layer->ffn_read, next + 2);
+    skl__settle(pass);
+    for (t = 0; t < pass->n; t++) skl__deposit_token(pass, t, next, SKL__SET, pass->s->hidden + t * width);
 }
 
 /* --- the whole --- */
@@ -10080,6 +10093,8 @@ static void skl__begin_task(void *arg, size_t t)
     const skl_session *s = pass->s;
 
     skl__embed(&s->model->embedding, (size_t)s->tokens[pass->start + t], s->hidden + t * s->model->config.width);
+    if (s->model->config.residual != SKL__ADD)
+        skl__deposit_token(pass, t, 0, SKL__SET, s->hidden + t * s->model->config.width);
     skl__angles(pass, t);
 }
 
@@ -10093,7 +10108,6 @@ static int skl__run_layers(skl__pass *pass)
     skl__each_token(pass, skl__begin_task, pass);
     skl__show(pass, "embedding", 0, s->hidden, pass->n, c->width);
     if (c->residual != SKL__ADD) {
-        skl__deposit_values(pass, 0, SKL__SET, s->hidden);
         skl__deposit_psi(pass, 0, NULL);
         depth->count = 1;
         depth->summed = 0;
@@ -10105,7 +10119,8 @@ static int skl__run_layers(skl__pass *pass)
         else if (c->block_size == 0) skl__layer_full(pass);
         else skl__layer_block(pass);
     }
-    if (c->residual == SKL__ATTNRES) skl__read_sources(pass, &s->model->output_read, depth->count);
+    if (c->residual == SKL__ATTNRES) skl__note_read(pass, &s->model->output_read, depth->count);
+    skl__settle(pass);
     skl__show(pass, "output_input", c->layers, s->hidden, pass->n, c->width);
     return 1;
 }
@@ -10152,6 +10167,8 @@ static SKL__NOINLINE skl_status skl__eval_chunk(skl_session *s, const skl__eval 
     pass.n = n;
     pass.start = s->position;
     pass.layer = 0;
+    pass.link.deposit = SKL__NO_DEPOSIT;
+    pass.link.read = NULL;
     if (!skl__run_layers(&pass)) return skl__fail(&s->error, SKL_CANCELLED, SKL_NO_OFFSET, "", "evaluation was cancelled");
     while (*done + wanted < eval->n_rows && (row = skl__eval_row(eval, *done + wanted)) < begin + n)
         s->rows[wanted++] = row - begin;

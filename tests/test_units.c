@@ -315,7 +315,7 @@ static void check_read(const record *r, const skl__kernels *kernels)
     read.recency = (float)number(r, "recency");
     read.beta = (float)number(r, "beta");
     for (i = 0; i < n; i++) {
-        skl__deposit_values(&g.pass, i, SKL__SET, candidates.v + i * width);
+        skl__deposit_token(&g.pass, 0, i, SKL__SET, candidates.v + i * width);
         skl__deposit_psi(&g.pass, i, &psi.v[i]);
     }
     if (rank) skl__route_sources(&g.pass, &read, 0, n, logits);
