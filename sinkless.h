@@ -6126,6 +6126,7 @@ typedef struct skl__lane_kernels {
     void (*store_kv)(const skl__kv_head *head, skl_kv kv, size_t head_dim, size_t position, size_t count, const float *keys,
                      const float *values, size_t stride);
     void (*attend)(skl__attend_job *job);
+    void (*gate_product)(float *y, const skl__matrix *w, const float *x, size_t tokens);
     skl__matmul *matmul_f32_f32, *matmul_f16_f32, *matmul_bf16_f32, *matmul_q4_f32, *matmul_q8_f32;
 } skl__lane_kernels;
 
@@ -6415,6 +6416,9 @@ SKL__KERNEL void SKL__LANE(skl__mix)(float *y, const float *sources, size_t stri
 
 /* ---- matrices that take float activations */
 
+/* For i below n, unrolled; the bound is a constant of its own, because Clang unrolls before it knows what n will be. */
+#define SKL__LANES_FOR(i, most, n) SKL__LANES_UNROLL for ((i) = 0; (i) < (most); (i)++) if ((i) < (n))
+
 /* Sixteen weights of a float matrix. */
 SKL__HELPER skl__v SKL__LANE(skl__vload_weights)(const unsigned char *weights, skl__storage storage)
 {
@@ -6518,6 +6522,59 @@ SKL__KERNEL void SKL__LANE(skl__matmul_bf16_f32)(float *y, size_t y_stride, cons
     SKL__LANE(skl__matmul_rows)(y, y_stride, w, tile_begin, tile_end, x, tokens, SKL__ROWS_BF16);
 }
 
+/* n <= 16 columns of sixteen rows by one token.        sums  [16]    columns  [n][16]    x  [n] */
+SKL__HELPER void SKL__LANE(skl__columns)(skl__v *sums, const unsigned char *columns, const float *x, int n, skl__storage storage)
+{
+    const size_t bytes = storage == SKL__ROWS_F32 ? 64 : 32;
+    int i;
+    SKL__LANES_FOR(i, 16, n)
+        sums[i] = skl__vfma(SKL__LANE(skl__vload_weights)(columns + (size_t)i * bytes, storage), skl__vset(x[i]), sums[i]);
+}
+
+/* Sixteen rows by one token. A lane is a row here, and the sixteen partial sums of a row are registers: they are summed in the
+ * order of every matrix, but nothing has to cross lanes.        columns  [n][16]    x  [n] */
+SKL__HELPER skl__v SKL__LANE(skl__columns16)(const unsigned char *columns, const float *x, size_t n, skl__storage storage)
+{
+    const size_t bytes = storage == SKL__ROWS_F32 ? 64 : 32;
+    skl__v sums[16];
+    size_t k;
+    int i;
+    SKL__LANES_UNROLL for (i = 0; i < 16; i++) sums[i] = skl__vset(0.0f);
+    for (k = 0; k + 16 <= n; k += 16) SKL__LANE(skl__columns)(sums, columns + k * bytes, x + k, 16, storage);
+    if (k < n) SKL__LANE(skl__columns)(sums, columns + k * bytes, x + k, (int)(n - k), storage);
+    SKL__LANES_UNROLL for (i = 0; i < 8; i++) sums[i] = skl__vadd(sums[i], sums[i + 8]);
+    SKL__LANES_UNROLL for (i = 0; i < 4; i++) sums[i] = skl__vadd(sums[i], sums[i + 4]);
+    SKL__LANES_UNROLL for (i = 0; i < 2; i++) sums[i] = skl__vadd(sums[i], sums[i + 2]);
+    return skl__vadd(sums[0], sums[1]);
+}
+
+/* Some rows at a time, so that W x stays where it is made. */
+SKL__HELPER void SKL__LANE(skl__gate_through)(float *y, const skl__matrix *w, const float *x, size_t tokens, skl__storage storage)
+{
+    enum { STEP = 256 };
+    const size_t n = w->rows;
+    float u[STEP];
+    size_t begin, i, t;
+    for (begin = 0; begin < n; begin += STEP)
+        for (t = 0; t < tokens; t++) {
+            const size_t count = n - begin < STEP ? n - begin : STEP;
+            for (i = 0; i < count; i += 16) {
+                const unsigned char *columns = w->data + (begin + i) * w->stride;
+                skl__vstore(u + i, SKL__LANE(skl__columns16)(columns, x + t * w->columns, w->columns, storage));
+            }
+            SKL__LANE(skl__gate)(y + t * n + begin, u, count, 1);
+        }
+}
+
+/* y <- sig(W x) y.
+ *   y  [tokens][rows]    w  by columns (skl__matrix_by_columns)    x  [tokens][columns] */
+SKL__KERNEL void SKL__LANE(skl__gate_product)(float *y, const skl__matrix *w, const float *x, size_t tokens)
+{
+    if (w->storage == SKL__ROWS_F32) SKL__LANE(skl__gate_through)(y, w, x, tokens, SKL__ROWS_F32);
+    else if (w->storage == SKL__ROWS_F16) SKL__LANE(skl__gate_through)(y, w, x, tokens, SKL__ROWS_F16);
+    else SKL__LANE(skl__gate_through)(y, w, x, tokens, SKL__ROWS_BF16);
+}
+
 /* Sixteen scales or minima of one group. */
 SKL__HELPER skl__v SKL__LANE(skl__vload_scales)(const unsigned char *scales, size_t group, int wide)
 {
@@ -6569,9 +6626,6 @@ SKL__KERNEL void SKL__LANE(skl__matmul_q8_f32)(float *y, size_t y_stride, const 
 }
 
 /* ---- keys and values */
-
-/* For i below n, unrolled; the bound is a constant of its own, because Clang unrolls before it knows what n will be. */
-#define SKL__LANES_FOR(i, most, n) SKL__LANES_UNROLL for ((i) = 0; (i) < (most); (i)++) if ((i) < (n))
 
 /* Sixteen values as they lie in the cache; not i4. */
 SKL__HELPER skl__v SKL__LANE(skl__vload_kv)(const unsigned char *p, skl_kv kv)
@@ -7052,7 +7106,7 @@ static const skl__lane_kernels SKL__LANE(skl__lane_kernels) = {
     SKL__LANE(skl__exp), SKL__LANE(skl__silu), SKL__LANE(skl__gate), SKL__LANE(skl__gated_unit), SKL__LANE(skl__add),
     SKL__LANE(skl__dot_f32), SKL__LANE(skl__rms_norm), SKL__LANE(skl__dyt), SKL__LANE(skl__rope), SKL__LANE(skl__quantise),
     SKL__LANE(skl__softmax), SKL__LANE(skl__mix), SKL__LANE(skl__store_kv), SKL__LANE(skl__attend),
-    SKL__LANE(skl__matmul_f32_f32), SKL__LANE(skl__matmul_f16_f32), SKL__LANE(skl__matmul_bf16_f32),
+    SKL__LANE(skl__gate_product), SKL__LANE(skl__matmul_f32_f32), SKL__LANE(skl__matmul_f16_f32), SKL__LANE(skl__matmul_bf16_f32),
     SKL__LANE(skl__matmul_q4_f32), SKL__LANE(skl__matmul_q8_f32)
 };
 
@@ -8037,7 +8091,7 @@ typedef struct skl__norm {
     const float *bias;                /* [width], DyT */
     float alpha;                      /* DyT */
     skl__matrix gate_a;               /* [rank][width]; rank = gate_a.rows, 0 = no gate */
-    skl__matrix gate_b;               /* [width][rank] */
+    skl__matrix gate_b;               /* [width][rank], by columns */
 } skl__norm;
 
 /* A depth read: score vector (AttnRes) or projections (router), and the strength of the coupling. */
@@ -8491,6 +8545,25 @@ static skl_status skl__bind_float_matrix(skl__binder *b, const char *site, const
     return SKL_OK;
 }
 
+/* Bytes of a float matrix of which sixteen rows at a time lie by columns: [rows / 16][columns][16], the last ones padded. */
+static size_t skl__bytes_by_columns(const skl__matrix *w)
+{
+    return (w->rows + 15) / 16 * 16 * w->stride;
+}
+
+/* Brings a matrix of few columns into the order that skl__gate_product reads.        out  [skl__bytes_by_columns] */
+static void skl__matrix_by_columns(skl__matrix *w, unsigned char *out)
+{
+    const size_t size = w->storage == SKL__ROWS_F32 ? 4 : 2;
+    size_t row, k;
+
+    memset(out, 0, skl__bytes_by_columns(w));
+    for (row = 0; row < w->rows; row++)
+        for (k = 0; k < w->columns; k++)
+            memcpy(out + row / 16 * 16 * w->stride + (k * 16 + row % 16) * size, w->data + row * w->stride + k * size, size);
+    w->data = out;
+}
+
 static size_t skl__larger(size_t a, size_t b)
 {
     return a > b ? a : b;
@@ -8500,16 +8573,20 @@ static skl_status skl__bind_norm(skl__binder *b, const char *site, skl__norm *no
 {
     const skl__config *c = &b->model->config;
     const skl__presence optional = c->architecture->mechanisms ? SKL__OPTIONAL : SKL__NEVER;
+    unsigned char *columns;
 
+    memset(&norm->gate_b, 0, sizeof norm->gate_b);
     SKL__TRY(skl__bind_vector(b, site, ".weight", c->width, SKL__REQUIRED, &norm->weight));
     SKL__TRY(skl__bind_vector(b, site, "_pre.weight", c->width, c->dyt ? SKL__NEVER : optional, &norm->pre));
     SKL__TRY(skl__bind_vector(b, site, ".bias", c->width, c->dyt ? SKL__REQUIRED : SKL__NEVER, &norm->bias));
     if (c->dyt) SKL__TRY(skl__bind_scalar(b, site, ".alpha", &norm->alpha));
     SKL__TRY(skl__bind_float_matrix(b, site, "_gate_a.weight", c->width, 0, optional, &norm->gate_a));
     b->model->gate_rank = skl__larger(b->model->gate_rank, norm->gate_a.rows);
-    return skl__bind_float_matrix(b, site, "_gate_b.weight", norm->gate_a.rows, c->width, norm->gate_a.rows ? SKL__REQUIRED
-                                  : SKL__NEVER,
-                                  &norm->gate_b);
+    if (!norm->gate_a.rows) return SKL_OK;
+    SKL__TRY(skl__bind_float_matrix(b, site, "_gate_b.weight", norm->gate_a.rows, c->width, SKL__REQUIRED, &norm->gate_b));
+    columns = (unsigned char *)skl__arena_take(&b->model->arena, skl__bytes_by_columns(&norm->gate_b), 1);
+    if (columns) skl__matrix_by_columns(&norm->gate_b, columns);
+    return SKL_OK;
 }
 
 static skl_status skl__bind_read(skl__binder *b, const char *site, skl__read *read)
@@ -9029,7 +9106,6 @@ struct skl_session {
     float *psi;                        /* [chunk] */
     float *ffn_gate, *ffn_up;          /* [chunk][ff] */
     float *gate_rank;                  /* [chunk][gate_rank] */
-    float *gate_up;                    /* [chunk][width] */
     float *cosine, *sine;              /* [chunk][n_rot]; n_rot / 2 used unless pairs are adjacent */
     int8_t *codes;                     /* [chunk][stride of the widest row] */
     float *scales;                     /* [chunk][widest row / 32] */
@@ -9087,7 +9163,6 @@ static void skl__place_scratch(skl_session *s, skl__arena *arena)
     s->ffn_up = skl__take_floats(arena, chunk, c->ff);
     if (arena->used < attention) arena->used = attention;
     s->gate_rank = skl__take_floats(arena, chunk, model->gate_rank);
-    s->gate_up = skl__take_floats(arena, chunk, model->gate_rank ? c->width : 0);
     s->cosine = skl__take_floats(arena, chunk, c->n_rot);
     s->sine = skl__take_floats(arena, chunk, c->n_rot);
     s->codes = (int8_t *)skl__arena_take(arena, chunk, (widest + 63) / 64 * 64);
@@ -9276,6 +9351,18 @@ SKL_API skl_status skl_session_truncate(skl_session *session, size_t n)
  * f(h) goes is the business of >>depth.
  * ================================================================================================================== */
 
+/* Where a sub-layer's output goes: nowhere, onto hidden, or into a source, which it sets, adds to, or sets with hidden on top. */
+typedef enum skl__deposit { SKL__NO_DEPOSIT, SKL__ADD_TO_HIDDEN, SKL__SET, SKL__ADD_TO, SKL__SET_WITH_HIDDEN } skl__deposit;
+
+/* From one sub-layer to the next. It is noted here and done by the norm that follows, which takes a few tokens through all of
+ * it while their data are close. */
+typedef struct skl__link {
+    skl__deposit deposit;              /* of output */
+    size_t slot;                       /* the source that it concerns */
+    const skl__read *read;             /* what hidden is formed by then, or NULL: it stays */
+    size_t sources;                    /* that are read */
+} skl__link;
+
 /* What a pass over one chunk needs to know everywhere. */
 typedef struct skl__pass {
     skl_session *s;
@@ -9283,7 +9370,11 @@ typedef struct skl__pass {
     size_t n;                          /* tokens of the chunk */
     size_t start;                      /* position of the first */
     size_t layer;
+    skl__link link;
 } skl__pass;
+
+static void skl__link_token(const skl__pass *pass, size_t t); /* >>depth */
+static void skl__link_done(skl__pass *pass);
 
 static void skl__show(const skl__pass *pass, const char *name, size_t layer, const float *data, size_t tokens, size_t width)
 {
@@ -9457,7 +9548,7 @@ static void skl__small_product(const skl__pass *pass, const skl__matrix *w, cons
 
 /* --- norms --- */
 
-#define SKL__NORM_TOKENS ((size_t)8) /* tokens that a gate takes at once, to read its matrices once for them */
+#define SKL__NORM_TOKENS ((size_t)8) /* at once: a gate reads its matrices once for them, and their data stay close */
 
 /* y = norm(x) of one site and `count` tokens from t on (format: RMSNorm, PreAffine, DyT; GatedNorm, 2601.22966 3.4).
  *   x, y  [count][width] */
@@ -9465,7 +9556,7 @@ static void skl__norm_tokens(const skl__pass *pass, const skl__norm *norm, size_
 {
     const skl_session *s = pass->s;
     const skl__config *c = &s->model->config;
-    float *rank = s->gate_rank + t * s->model->gate_rank, *up = s->gate_up + t * c->width;
+    float *rank = s->gate_rank + t * s->model->gate_rank;
     size_t i;
 
     for (i = 0; i < count; i++) {
@@ -9477,8 +9568,7 @@ static void skl__norm_tokens(const skl__pass *pass, const skl__norm *norm, size_
     if (!norm->gate_a.rows) return;
     skl__small_product(pass, &norm->gate_a, y, count, rank);
     pass->lanes->silu(rank, count * norm->gate_a.rows);
-    skl__small_product(pass, &norm->gate_b, rank, count, up);
-    pass->lanes->gate(y, up, count * c->width, 1);
+    pass->lanes->gate_product(y, &norm->gate_b, rank, count);
 }
 
 typedef struct skl__norm_call {
@@ -9487,7 +9577,7 @@ typedef struct skl__norm_call {
     const skl__acts *acts;             /* of normed */
 } skl__norm_call;
 
-/* Item: a few tokens. */
+/* Item: a few tokens, from the output of the last sub-layer to the codes that the next one takes. */
 static void skl__norm_task(void *arg, size_t item)
 {
     const skl__norm_call *call = (const skl__norm_call *)arg;
@@ -9496,11 +9586,12 @@ static void skl__norm_task(void *arg, size_t item)
     const size_t count = call->pass->n - first < SKL__NORM_TOKENS ? call->pass->n - first : SKL__NORM_TOKENS;
     size_t t;
 
+    for (t = first; t < first + count; t++) skl__link_token(call->pass, t);
     skl__norm_tokens(call->pass, call->norm, first, count, s->hidden + first * width, s->normed + first * width);
     for (t = first; t < first + count; t++) skl__quantise_row(call->pass, call->acts, t);
 }
 
-/* normed = norm(hidden), quantised; returns it as activations. */
+/* Does what is noted, then normed = norm(hidden), quantised; returns it as activations. */
 static skl__acts skl__norm_chunk(skl__pass *pass, const skl__norm *norm)
 {
     skl__acts acts = skl__acts_of(pass, pass->s->normed, pass->s->model->config.width);
@@ -9510,6 +9601,7 @@ static skl__acts skl__norm_chunk(skl__pass *pass, const skl__norm *norm)
     call.norm = norm;
     call.acts = &acts;
     skl__parallel(pass->s->pool, (pass->n + SKL__NORM_TOKENS - 1) / SKL__NORM_TOKENS, skl__norm_task, &call);
+    skl__link_done(pass);
     return acts;
 }
 
@@ -9850,30 +9942,39 @@ static void skl__read_token(const skl__pass *pass, const skl__read *read, size_t
     pass->lanes->mix(s->hidden + t * c->width, skl__source(pass, t, 0), c->width, g, n, c->width);
 }
 
-typedef struct skl__read_call {
-    const skl__pass *pass;
-    const skl__read *read;
-    size_t n;
-} skl__read_call;
-
-static void skl__read_task(void *arg, size_t t)
+/* Puts values of a token into a source.        values  [width] */
+static void skl__deposit_token(const skl__pass *pass, size_t t, size_t slot, skl__deposit kind, const float *values)
 {
-    const skl__read_call *call = (const skl__read_call *)arg;
+    const skl_session *s = pass->s;
+    const skl__config *c = &s->model->config;
+    float *source = skl__source(pass, t, slot);
 
-    skl__read_token(call->pass, call->read, t, call->n);
+    if (kind != SKL__ADD_TO) memcpy(source, values, c->width * sizeof(float));
+    else pass->lanes->add(source, values, c->width);
+    if (kind == SKL__SET_WITH_HIDDEN) pass->lanes->add(source, s->hidden + t * c->width, c->width);
+    if (c->residual == SKL__ATTNRES) {
+        const float mean = skl__div(pass->lanes->dot(source, source, c->width), (float)c->width);
+        s->depth.inverse_rms[t * s->depth.slots + slot] = 1.0f / skl__sqrt(mean + c->eps);
+    }
 }
 
-static void skl__read_sources(skl__pass *pass, const skl__read *read, size_t n)
+/* What is noted, for one token. */
+static void skl__link_token(const skl__pass *pass, size_t t)
+{
+    const skl__link *link = &pass->link;
+    const size_t width = pass->s->model->config.width;
+    float *hidden = pass->s->hidden + t * width, *output = pass->s->output + t * width;
+
+    if (link->deposit == SKL__ADD_TO_HIDDEN) pass->lanes->add(hidden, output, width);
+    else if (link->deposit != SKL__NO_DEPOSIT) skl__deposit_token(pass, t, link->slot, link->deposit, output);
+    if (link->read) skl__read_token(pass, link->read, t, link->sources);
+}
+
+static void skl__show_read(const skl__pass *pass, size_t n)
 {
     const skl__depth *depth = &pass->s->depth;
-    skl__read_call call;
     size_t t;
 
-    call.pass = pass;
-    call.read = read;
-    call.n = n;
-    skl__each_token(pass, skl__read_task, &call);
-    if (n == 1 || !pass->s->desc.probe) return;
     for (t = 0; t < pass->n; t++) {
         skl__pass one = *pass;
         one.start += t;
@@ -9882,44 +9983,36 @@ static void skl__read_sources(skl__pass *pass, const skl__read *read, size_t n)
     skl__show(pass, "depth_null", pass->layer, depth->null_mass, pass->n, 1);
 }
 
-/* What a sub-layer's output does to the sources. */
-typedef enum skl__deposit { SKL__SET, SKL__ADD_TO, SKL__SET_WITH_HIDDEN } skl__deposit;
-
-typedef struct skl__deposit_call {
-    const skl__pass *pass;
-    size_t slot;
-    skl__deposit kind;
-    const float *values;               /* [n][width] */
-} skl__deposit_call;
-
-static void skl__deposit_task(void *arg, size_t t)
+/* What was noted is done for all tokens. */
+static void skl__link_done(skl__pass *pass)
 {
-    const skl__deposit_call *call = (const skl__deposit_call *)arg;
-    const skl__pass *pass = call->pass;
-    const skl_session *s = pass->s;
-    const skl__config *c = &s->model->config;
-    const float *values = call->values + t * c->width;
-    float *source = skl__source(pass, t, call->slot);
-
-    if (call->kind != SKL__ADD_TO) memcpy(source, values, c->width * sizeof(float));
-    else pass->lanes->add(source, values, c->width);
-    if (call->kind == SKL__SET_WITH_HIDDEN) pass->lanes->add(source, s->hidden + t * c->width, c->width);
-    if (c->residual == SKL__ATTNRES) {
-        const float mean = skl__div(pass->lanes->dot(source, source, c->width), (float)c->width);
-        s->depth.inverse_rms[t * s->depth.slots + call->slot] = 1.0f / skl__sqrt(mean + c->eps);
-    }
+    if (pass->s->desc.probe && pass->link.read && pass->link.sources > 1) skl__show_read(pass, pass->link.sources);
+    pass->link.deposit = SKL__NO_DEPOSIT;
+    pass->link.read = NULL;
 }
 
-/* Puts values of the chunk into a slot. */
-static void skl__deposit_values(skl__pass *pass, size_t slot, skl__deposit kind, const float *values)
+static void skl__note_deposit(skl__pass *pass, skl__deposit deposit, size_t slot)
 {
-    skl__deposit_call call;
+    pass->link.deposit = deposit;
+    pass->link.slot = slot;
+}
 
-    call.pass = pass;
-    call.slot = slot;
-    call.kind = kind;
-    call.values = values;
-    skl__each_token(pass, skl__deposit_task, &call);
+static void skl__note_read(skl__pass *pass, const skl__read *read, size_t sources)
+{
+    pass->link.read = read;
+    pass->link.sources = sources;
+}
+
+static void skl__link_task(void *arg, size_t t)
+{
+    skl__link_token((const skl__pass *)arg, t);
+}
+
+/* Does what is noted without a norm behind it. */
+static void skl__settle(skl__pass *pass)
+{
+    skl__each_token(pass, skl__link_task, pass);
+    skl__link_done(pass);
 }
 
 /* The psi that goes with a slot: that of this layer's attention, or with psi = NULL none (the embedding). */
@@ -9943,18 +10036,12 @@ static void skl__average_psi(const skl__pass *pass, size_t slot, size_t held)
     }
 }
 
-/* hidden <- hidden + output */
-static void skl__add_output(skl__pass *pass)
-{
-    pass->lanes->add(pass->s->hidden, pass->s->output, pass->n * pass->s->model->config.width);
-}
-
 static void skl__layer_add(skl__pass *pass)
 {
     skl__attention(pass);
-    skl__add_output(pass);
+    skl__note_deposit(pass, SKL__ADD_TO_HIDDEN, 0);
     skl__feed_forward(pass);
-    skl__add_output(pass);
+    skl__note_deposit(pass, SKL__ADD_TO_HIDDEN, 0);
 }
 
 /* Every output is a source. */
@@ -9963,14 +10050,14 @@ static void skl__layer_full(skl__pass *pass)
     const skl__layer *layer = &pass->s->model->layers[pass->layer];
     skl__depth *depth = &pass->s->depth;
 
-    skl__read_sources(pass, &layer->attn_read, depth->count);
+    skl__note_read(pass, &layer->attn_read, depth->count);
     skl__attention(pass);
     skl__deposit_psi(pass, depth->count, pass->s->psi);
-    skl__deposit_values(pass, depth->count++, SKL__SET, pass->s->output);
-    skl__read_sources(pass, &layer->ffn_read, depth->count);
+    skl__note_deposit(pass, SKL__SET, depth->count++);
+    skl__note_read(pass, &layer->ffn_read, depth->count);
     skl__feed_forward(pass);
     skl__deposit_psi(pass, depth->count, pass->s->psi);
-    skl__deposit_values(pass, depth->count++, SKL__SET, pass->s->output);
+    skl__note_deposit(pass, SKL__SET, depth->count++);
 }
 
 /* The open sum is the last source; it is banked where a block begins. count includes it. */
@@ -9980,36 +10067,36 @@ static void skl__layer_block(skl__pass *pass)
     skl__depth *depth = &pass->s->depth;
     const int bank = pass->layer % pass->s->model->config.block_size == 0;
 
-    skl__read_sources(pass, &layer->attn_read, depth->count);
+    skl__note_read(pass, &layer->attn_read, depth->count);
     skl__attention(pass);
     if (bank) {
         depth->count++;
         depth->summed = 0;
     }
     skl__average_psi(pass, depth->count - 1, depth->summed++);
-    skl__deposit_values(pass, depth->count - 1, bank ? SKL__SET : SKL__ADD_TO, pass->s->output);
-    skl__read_sources(pass, &layer->ffn_read, depth->count);
+    skl__note_deposit(pass, bank ? SKL__SET : SKL__ADD_TO, depth->count - 1);
+    skl__note_read(pass, &layer->ffn_read, depth->count);
     skl__feed_forward(pass);
-    skl__deposit_values(pass, depth->count - 1, SKL__ADD_TO, pass->s->output);
+    skl__note_deposit(pass, SKL__ADD_TO, depth->count - 1);
 }
 
 /* States, not outputs; the two transient candidates are seen by this layer only. hidden is the newest history entry. */
 static void skl__layer_router(skl__pass *pass)
 {
     const skl__layer *layer = &pass->s->model->layers[pass->layer];
-    skl__depth *depth = &pass->s->depth;
-    const size_t next = depth->count;
+    const size_t width = pass->s->model->config.width, next = pass->s->depth.count++;
+    size_t t;
 
     skl__attention(pass);
     skl__deposit_psi(pass, next, pass->s->psi);
-    skl__deposit_values(pass, next, SKL__SET_WITH_HIDDEN, pass->s->output);
-    skl__read_sources(pass, &layer->attn_read, next + 1);
+    skl__note_deposit(pass, SKL__SET_WITH_HIDDEN, next);
+    skl__note_read(pass, &layer->attn_read, next + 1);
     skl__feed_forward(pass);
     skl__deposit_psi(pass, next + 1, pass->s->psi);
-    skl__deposit_values(pass, next + 1, SKL__SET_WITH_HIDDEN, pass->s->output);
-    skl__read_sources(pass, &layer->ffn_read, next + 2);
-    skl__deposit_values(pass, next, SKL__SET, pass->s->hidden);
-    depth->count++;
+    skl__note_deposit(pass, SKL__SET_WITH_HIDDEN, next + 1);
+    skl__note_read(pass, &layer->ffn_read, next + 2);
+    skl__settle(pass);
+    for (t = 0; t < pass->n; t++) skl__deposit_token(pass, t, next, SKL__SET, pass->s->hidden + t * width);
 }
 
 /* --- the whole --- */
@@ -10066,6 +10153,8 @@ static void skl__begin_task(void *arg, size_t t)
     const skl_session *s = pass->s;
 
     skl__embed(&s->model->embedding, (size_t)s->tokens[pass->start + t], s->hidden + t * s->model->config.width);
+    if (s->model->config.residual != SKL__ADD)
+        skl__deposit_token(pass, t, 0, SKL__SET, s->hidden + t * s->model->config.width);
     skl__angles(pass, t);
 }
 
@@ -10079,7 +10168,6 @@ static int skl__run_layers(skl__pass *pass)
     skl__each_token(pass, skl__begin_task, pass);
     skl__show(pass, "embedding", 0, s->hidden, pass->n, c->width);
     if (c->residual != SKL__ADD) {
-        skl__deposit_values(pass, 0, SKL__SET, s->hidden);
         skl__deposit_psi(pass, 0, NULL);
         depth->count = 1;
         depth->summed = 0;
@@ -10091,7 +10179,8 @@ static int skl__run_layers(skl__pass *pass)
         else if (c->block_size == 0) skl__layer_full(pass);
         else skl__layer_block(pass);
     }
-    if (c->residual == SKL__ATTNRES) skl__read_sources(pass, &s->model->output_read, depth->count);
+    if (c->residual == SKL__ATTNRES) skl__note_read(pass, &s->model->output_read, depth->count);
+    skl__settle(pass);
     skl__show(pass, "output_input", c->layers, s->hidden, pass->n, c->width);
     return 1;
 }
@@ -10138,6 +10227,8 @@ static SKL__NOINLINE skl_status skl__eval_chunk(skl_session *s, const skl__eval 
     pass.n = n;
     pass.start = s->position;
     pass.layer = 0;
+    pass.link.deposit = SKL__NO_DEPOSIT;
+    pass.link.read = NULL;
     if (!skl__run_layers(&pass)) return skl__fail(&s->error, SKL_CANCELLED, SKL_NO_OFFSET, "", "evaluation was cancelled");
     while (*done + wanted < eval->n_rows && (row = skl__eval_row(eval, *done + wanted)) < begin + n)
         s->rows[wanted++] = row - begin;

@@ -145,7 +145,7 @@ typedef struct rig {
     skl_model model;
     skl_session session;
     skl__pass pass;
-    float hidden[64], gate_rank[64], gate_up[64];
+    float hidden[64], gate_rank[64];
     float sources[512], psi[16], inverse_rms[16], weights[16], null_mass[1], projected[128], cosine[64], sine[64];
 } rig;
 
@@ -158,7 +158,6 @@ static void rig_make(rig *g, const skl__kernels *kernels, size_t width)
     g->session.kernels = kernels;
     g->session.hidden = g->hidden;
     g->session.gate_rank = g->gate_rank;
-    g->session.gate_up = g->gate_up;
     g->session.cosine = g->cosine;
     g->session.sine = g->sine;
     g->session.depth.sources = g->sources;
@@ -193,6 +192,7 @@ static void check_norm(const record *r, const skl__kernels *kernels)
     const floats gate_a = get(r, "gate_a"), gate_b = get(r, "gate_b");
     const int gated = gate_a.n > 0, dyt = bias.n > 0;
     skl__norm norm;
+    unsigned char columns[4096];
     float y[64];
     rig g;
 
@@ -208,6 +208,7 @@ static void check_norm(const record *r, const skl__kernels *kernels)
         g.model.gate_rank = size_of(r, "rank");
         norm.gate_a = float_matrix(gate_a.v, g.model.gate_rank, x.n);
         norm.gate_b = float_matrix(gate_b.v, x.n, g.model.gate_rank);
+        skl__matrix_by_columns(&norm.gate_b, columns);
     }
     skl__norm_tokens(&g.pass, &norm, 0, 1, x.v, y);
     check_output(r, "y", y, 2e-6, dyt || gated ? 5e-7 : 1e-12, kernels); /* DyT: tanh and bias may cancel */
@@ -314,7 +315,7 @@ static void check_read(const record *r, const skl__kernels *kernels)
     read.recency = (float)number(r, "recency");
     read.beta = (float)number(r, "beta");
     for (i = 0; i < n; i++) {
-        skl__deposit_values(&g.pass, i, SKL__SET, candidates.v + i * width);
+        skl__deposit_token(&g.pass, 0, i, SKL__SET, candidates.v + i * width);
         skl__deposit_psi(&g.pass, i, &psi.v[i]);
     }
     if (rank) skl__route_sources(&g.pass, &read, 0, n, logits);
@@ -806,6 +807,49 @@ static void test_halves(void)
     }
 }
 
+/* --- a gate by columns: the bits of the product by rows and of the gate --- */
+
+static void test_gate_product(void)
+{
+    enum { TOKENS = 3, MOST = 300, MOST_RANK = 40 };
+    static const size_t widths[] = {1, 15, 16, 100, 256, 300}, ranks[] = {1, 5, 16, 17, 40};
+    static float values[MOST * MOST_RANK], x[TOKENS * MOST_RANK], y[TOKENS * MOST], wanted[TOKENS * MOST], u[TOKENS * MOST];
+    static unsigned char data[MOST * MOST_RANK * 4], columns[(MOST + 15) * MOST_RANK * 4];
+    const int storages[] = {SKL__ROWS_F32, SKL__ROWS_F16, SKL__ROWS_BF16};
+    size_t i, s, level, width, rank;
+    skl__acts acts;
+
+    memset(&acts, 0, sizeof acts);
+    acts.values = x;
+    for (i = 0; i < MOST * MOST_RANK; i++) values[i] = random_float();
+    for (i = 0; i < TOKENS * MOST_RANK; i++) x[i] = random_float();
+    for (s = 0; s < 3; s++)
+        for (width = 0; width < sizeof widths / sizeof *widths; width++)
+            for (rank = 0; rank < sizeof ranks / sizeof *ranks; rank++) {
+                skl__matrix w = float_matrix(values, widths[width], ranks[rank]);
+                const size_t n = w.rows * w.columns;
+                w.storage = (skl__storage)storages[s];
+                for (i = 0; i < n && s; i++) {
+                    const uint16_t half = s == 1 ? skl__f32_to_f16(values[i]) : skl__f32_to_bf16(values[i]);
+                    memcpy(data + 2 * i, &half, 2);
+                }
+                if (!s) memcpy(data, values, n * sizeof *values);
+                w.stride = w.columns * (s ? 2 : 4);
+                w.data = data;
+                acts.columns = w.columns;
+                for (i = 0; i < TOKENS * w.rows; i++) wanted[i] = values[i];
+                skl__matmul_for(level_at(0), &w, SKL_ACT_F32)(u, w.rows, &w, 0, (w.rows + 15) / 16, &acts, TOKENS);
+                level_at(0)->lanes->gate(wanted, u, TOKENS * w.rows, 1);
+                skl__matrix_by_columns(&w, columns);
+                for (level = 0; level < SKL__KERNEL_ROWS; level++) {
+                    if (!level_at(level)) continue;
+                    memcpy(y, values, sizeof y);
+                    level_at(level)->lanes->gate_product(y, &w, x, TOKENS);
+                    CHECK(memcmp(y, wanted, TOKENS * w.rows * sizeof *y) == 0);
+                }
+            }
+}
+
 /* --- packing loses nothing --- */
 
 static void test_packing(void)
@@ -1105,6 +1149,7 @@ int main(void)
     test_float_functions();
     test_double_functions();
     test_halves();
+    test_gate_product();
     test_packing();
     test_products();
     test_attention();
