@@ -6115,6 +6115,7 @@ typedef struct skl__lane_kernels {
     void (*silu)(float *x, size_t n);
     void (*gate)(float *y, const float *u, size_t n, size_t width);
     void (*gated_unit)(float *h, const float *up, size_t n, skl__unit unit);
+    void (*scale)(float *x, float factor, size_t n);
     void (*add)(float *y, const float *x, size_t n);
     float (*dot)(const float *a, const float *b, size_t n);
     void (*rms_norm)(float *y, const float *x, const float *pre, const float *weight, size_t n, float eps);
@@ -6269,6 +6270,13 @@ SKL__KERNEL void SKL__LANE(skl__gated_unit)(float *h, const float *up, size_t n,
                          : unit == SKL__UNIT_SIGMOID ? SKL__LANE(skl__vsigmoid)(x) : SKL__LANE(skl__vgelu)(x);
         SKL__LANE(skl__vstore_at)(h, skl__vmul(a, skl__vload_at(up, i, n)), i, n);
     }
+}
+
+/* x <- factor x */
+SKL__KERNEL void SKL__LANE(skl__scale)(float *x, float factor, size_t n)
+{
+    size_t i;
+    for (i = 0; i < n; i += 16) SKL__LANE(skl__vstore_at)(x, skl__vmul(skl__vload_at(x, i, n), skl__vset(factor)), i, n);
 }
 
 /* y <- y + x */
@@ -7103,11 +7111,11 @@ SKL__KERNEL void SKL__LANE(skl__attend)(skl__attend_job *job)
 }
 
 static const skl__lane_kernels SKL__LANE(skl__lane_kernels) = {
-    SKL__LANE(skl__exp), SKL__LANE(skl__silu), SKL__LANE(skl__gate), SKL__LANE(skl__gated_unit), SKL__LANE(skl__add),
-    SKL__LANE(skl__dot_f32), SKL__LANE(skl__rms_norm), SKL__LANE(skl__dyt), SKL__LANE(skl__rope), SKL__LANE(skl__quantise),
-    SKL__LANE(skl__softmax), SKL__LANE(skl__mix), SKL__LANE(skl__store_kv), SKL__LANE(skl__attend),
-    SKL__LANE(skl__gate_product), SKL__LANE(skl__matmul_f32_f32), SKL__LANE(skl__matmul_f16_f32), SKL__LANE(skl__matmul_bf16_f32),
-    SKL__LANE(skl__matmul_q4_f32), SKL__LANE(skl__matmul_q8_f32)
+    SKL__LANE(skl__exp), SKL__LANE(skl__silu), SKL__LANE(skl__gate), SKL__LANE(skl__gated_unit), SKL__LANE(skl__scale),
+    SKL__LANE(skl__add), SKL__LANE(skl__dot_f32), SKL__LANE(skl__rms_norm), SKL__LANE(skl__dyt), SKL__LANE(skl__rope),
+    SKL__LANE(skl__quantise), SKL__LANE(skl__softmax), SKL__LANE(skl__mix), SKL__LANE(skl__store_kv), SKL__LANE(skl__attend),
+    SKL__LANE(skl__gate_product), SKL__LANE(skl__matmul_f32_f32), SKL__LANE(skl__matmul_f16_f32),
+    SKL__LANE(skl__matmul_bf16_f32), SKL__LANE(skl__matmul_q4_f32), SKL__LANE(skl__matmul_q8_f32)
 };
 
 #undef SKL__KERNEL
@@ -9630,14 +9638,14 @@ static void skl__prepare_queries(const skl__pass *pass, size_t t, size_t kv_head
     const skl__layer *layer = &s->model->layers[pass->layer];
     const size_t dim = c->head_dim, group = c->heads / c->kv_heads;
     const float scale = 1.0f / skl__sqrt((float)dim);
-    size_t g, d;
+    size_t g;
 
     for (g = 0; g < group; g++) {
         const size_t head = kv_head * group + g;
         float *q = s->q + (t * c->heads + head) * dim;
         if (layer->q_bias) pass->lanes->add(q, layer->q_bias + head * dim, dim);
         skl__turn_head(pass, t, layer->q_norm, q);
-        for (d = 0; d < dim; d++) q[d] *= scale;
+        pass->lanes->scale(q, scale, dim);
     }
 }
 

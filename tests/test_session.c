@@ -345,6 +345,31 @@ static void test_determinism(void)
     }
 }
 
+/* Items of a step: side by side from the first tile to the last, falling from half a thread's share to a few tiles, whatever the
+ * numbers. */
+static void test_items(void)
+{
+    static const size_t totals[] = {0, 1, 2, 7, 8, 9, 63, 64, 65, 256, 384, 1000, 9496, 65536};
+    size_t i, threads, item;
+
+    for (i = 0; i < sizeof totals / sizeof *totals; i++)
+        for (threads = 1; threads <= 70; threads += threads < 9 ? 1 : 20) {
+            size_t end = 0, tiles = SIZE_MAX;
+            int wrong = 0;
+            for (item = 0; end < totals[i] && !wrong; item++) {
+                const skl__tile_range range = skl__item_range(totals[i], threads, item);
+                wrong = range.begin != end || range.end <= range.begin || range.end - range.begin > tiles;
+                tiles = range.end - range.begin;
+                end = range.end;
+                if (item == 0 && threads > 1 && totals[i] > 32 * threads) CHECK_EQ_INT(tiles, (totals[i] / (2 * threads) + 3) / 4 * 4);
+                if (end < totals[i]) wrong |= tiles % 4 != 0 || tiles < 8;
+            }
+            CHECK(!wrong && end == totals[i]);
+            CHECK_EQ_INT(skl__item_range(totals[i], threads, item).begin, totals[i]); /* and none after them */
+            CHECK(threads > 1 || item <= 1);
+        }
+}
+
 /* A window that slides: the tokens to hold are the session's own, all but the first. */
 static void test_own_tokens(void)
 {
@@ -1397,6 +1422,7 @@ static void test_not_finite(void)
 int main(void)
 {
     test_determinism();
+    test_items();
     test_own_tokens();
     test_shared_model();
 #if !defined(_WIN32) && defined(__OPTIMIZE__)
