@@ -6485,7 +6485,9 @@ SKL__HELPER void SKL__LANE(skl__rows16)(float *y, size_t y_stride, const skl__ma
     skl__v sums[SKL__LANES_ROWS][16];
     size_t r, i;
     int t;
-    for (r = 0; r < 16; r += SKL__LANES_ROWS) { /* rows beyond the matrix repeat its last one and are not stored */
+    for (r = count; r < 16; r++)
+        for (t = 0; t < tokens; t++) sums[t][r] = skl__vset(0.0f);
+    for (r = 0; r < count; r += SKL__LANES_ROWS) { /* rows beyond the matrix repeat its last one and are not stored */
         for (i = 0; i < SKL__LANES_ROWS; i++) {
             rows[i] = row;
             if (r + i + 1 < count) row += w->stride;
