@@ -6558,16 +6558,16 @@ SKL__HELPER skl__v SKL__LANE(skl__columns16)(const unsigned char *columns, const
     return skl__vadd(sums[0], sums[1]);
 }
 
-/* Some rows at a time, so that W x stays where it is made. */
+#define SKL__GATE_ROWS ((size_t)256) /* at a time, so that W x stays where it is made */
+
 SKL__HELPER void SKL__LANE(skl__gate_through)(float *y, const skl__matrix *w, const float *x, size_t tokens, skl__storage storage)
 {
-    enum { STEP = 256 };
     const size_t n = w->rows;
-    float u[STEP];
+    float u[SKL__GATE_ROWS];
     size_t begin, i, t;
-    for (begin = 0; begin < n; begin += STEP)
+    for (begin = 0; begin < n; begin += SKL__GATE_ROWS)
         for (t = 0; t < tokens; t++) {
-            const size_t count = n - begin < STEP ? n - begin : STEP;
+            const size_t count = n - begin < SKL__GATE_ROWS ? n - begin : SKL__GATE_ROWS;
             for (i = 0; i < count; i += 16) {
                 const unsigned char *columns = w->data + (begin + i) * w->stride;
                 skl__vstore(u + i, SKL__LANE(skl__columns16)(columns, x + t * w->columns, w->columns, storage));
@@ -7058,8 +7058,8 @@ SKL__HELPER int SKL__LANE(skl__together)(size_t left) { return left >= 4 ? 4 : l
 
 /* One block for all queries of a job: scores, weights and, in the last turn, values. A query that sees nothing of the block is
  * left as it is, so company never changes a result. */
-SKL__FUNCTION void SKL__LANE(skl__attend_block)(const skl__attend_job *job, SKL__LANE(skl__softmax_state) *state, skl__kv_walk *walk,
-                                                size_t block, const float *inverse)
+SKL__FUNCTION void SKL__LANE(skl__attend_block)(const skl__attend_job *job, SKL__LANE(skl__softmax_state) *state,
+                                                skl__kv_walk *walk, size_t block, const float *inverse)
 {
     float weights[SKL__QUERIES][SKL__BLOCK], *mixes[SKL__QUERIES];
     size_t begin[SKL__QUERIES], end[SKL__QUERIES], i;
@@ -7126,6 +7126,7 @@ static const skl__lane_kernels SKL__LANE(skl__lane_kernels) = {
 #undef SKL__LANES_FOR
 #undef SKL__HELPER
 #undef SKL__LANES_ROWS
+#undef SKL__GATE_ROWS
 #undef skl__vload_at
 
 #endif /* SKL__LANES */
