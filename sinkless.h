@@ -7821,16 +7821,20 @@ static void skl__pool_share(skl__pool *pool, size_t count, skl__task *task, void
     skl__caller_wait(pool, (skl__count)count - taken);
 }
 
-/* What kernels need without optimisation, and some; the defaults of systems reach from 128 KB to 8 MB. */
+/* More than kernels need without optimisation. Where a system's default is less (musl: 128 KB) it is raised; never lowered,
+ * because a program's thread-local data may be taken from it. */
 #define SKL__WORKER_STACK ((size_t)1 << 20)
 
 static int skl__worker_start(skl__pool *pool, pthread_t *handle)
 {
     pthread_attr_t attributes;
+    size_t stack;
     int failed;
 
     if (pthread_attr_init(&attributes) != 0) return 0;
-    pthread_attr_setstacksize(&attributes, SKL__WORKER_STACK); /* if refused, the default */
+    if (pthread_attr_getstacksize(&attributes, &stack) == 0 && stack < SKL__WORKER_STACK) {
+        pthread_attr_setstacksize(&attributes, SKL__WORKER_STACK); /* if refused, the default */
+    }
     failed = pthread_create(handle, &attributes, skl__worker, pool);
     pthread_attr_destroy(&attributes);
     return !failed;
@@ -8544,6 +8548,7 @@ static skl_status skl__bind_float_matrix(skl__binder *b, const char *site, const
     if (presence == SKL__NEVER) return SKL_OK;
     if (skl__bind_find(b, name.text, &tensor, &index)) return skl__bind_absent(b, name.text, presence);
     if (tensor.dims > 2) return skl__model_fail(b, name.text, "it must have one or two dimensions");
+    if (tensor.type == SKL_TYPE_I8) return skl__model_fail(b, name.text, "it must not be packed");
     SKL__TRY(skl__bind_shape(b, name.text, tensor.shape, columns, rows ? rows : tensor.shape[1]));
     if (!skl__run_format_of(tensor.type)) return skl__bind_matrix(b, site, suffix, columns, rows, presence, w);
     values = (float *)skl__arena_take(&b->model->arena, tensor.shape[0] * tensor.shape[1], sizeof *values);
@@ -8556,19 +8561,17 @@ static skl_status skl__bind_float_matrix(skl__binder *b, const char *site, const
     return SKL_OK;
 }
 
-/* Bytes of a float matrix of which sixteen rows at a time lie by columns: [rows / 16][columns][16], the last ones padded. */
-static size_t skl__bytes_by_columns(const skl__matrix *w)
+/* Copies a float matrix of few columns into the order that skl__gate_product reads: sixteen rows at a time lie by columns,
+ * [rows / 16][columns][16], the last ones padded. */
+static void skl__matrix_by_columns(skl__arena *arena, skl__matrix *w)
 {
-    return (w->rows + 15) / 16 * 16 * w->stride;
-}
-
-/* Brings a matrix of few columns into the order that skl__gate_product reads.        out  [skl__bytes_by_columns] */
-static void skl__matrix_by_columns(skl__matrix *w, unsigned char *out)
-{
+    const uint64_t rows = ((uint64_t)w->rows + 15) / 16 * 16;
     const size_t size = w->storage == SKL__ROWS_F32 ? 4 : 2;
+    unsigned char *out = (unsigned char *)skl__arena_take(arena, rows, w->stride);
     size_t row, k;
 
-    memset(out, 0, skl__bytes_by_columns(w));
+    if (!out) return;
+    memset(out, 0, (size_t)rows * w->stride);
     for (row = 0; row < w->rows; row++)
         for (k = 0; k < w->columns; k++)
             memcpy(out + row / 16 * 16 * w->stride + (k * 16 + row % 16) * size, w->data + row * w->stride + k * size, size);
@@ -8584,7 +8587,6 @@ static skl_status skl__bind_norm(skl__binder *b, const char *site, skl__norm *no
 {
     const skl__config *c = &b->model->config;
     const skl__presence optional = c->architecture->mechanisms ? SKL__OPTIONAL : SKL__NEVER;
-    unsigned char *columns;
 
     memset(&norm->gate_b, 0, sizeof norm->gate_b);
     SKL__TRY(skl__bind_vector(b, site, ".weight", c->width, SKL__REQUIRED, &norm->weight));
@@ -8595,8 +8597,7 @@ static skl_status skl__bind_norm(skl__binder *b, const char *site, skl__norm *no
     b->model->gate_rank = skl__larger(b->model->gate_rank, norm->gate_a.rows);
     if (!norm->gate_a.rows) return SKL_OK;
     SKL__TRY(skl__bind_float_matrix(b, site, "_gate_b.weight", norm->gate_a.rows, c->width, SKL__REQUIRED, &norm->gate_b));
-    columns = (unsigned char *)skl__arena_take(&b->model->arena, skl__bytes_by_columns(&norm->gate_b), 1);
-    if (columns) skl__matrix_by_columns(&norm->gate_b, columns);
+    skl__matrix_by_columns(&b->model->arena, &norm->gate_b);
     return SKL_OK;
 }
 
@@ -9872,7 +9873,8 @@ static void skl__feed_forward(skl__pass *pass)
  * an input-dependent query. Both reads are the softmax of >>lanes, over sources instead of tokens, with or without its null
  * class, and both may be coupled to the null mass psi of the attentions (2605.17887, 4.3).
  *
- * Sources of a token are contiguous, oldest first; 1 / rms of a source is computed once, when the source is complete.
+ * Sources of a token are contiguous, oldest first; 1 / rms of a source is computed once, when the source is complete. Where an
+ * output goes and what the next sub-layer reads is noted here as a link, and done by the norm that follows.
  * ================================================================================================================== */
 
 static float *skl__source(const skl__pass *pass, size_t t, size_t slot)

@@ -598,6 +598,26 @@ static void test_list_keys(const base *b)
     expect(d, SKL_BAD_MODEL, "attention.clip", "two finite numbers");
 }
 
+/* Gates of norms are read as floats; a packed one may have as many bytes, and must not be taken for rows. */
+static void test_packed_gates(void)
+{
+    static const char *const names[] = {"blk.0.attn_norm_gate_a.weight", "blk.0.attn_norm_gate_b.weight",
+                                        "output_norm_gate_b.weight"};
+    base *b = base_open("gated_norm_all");
+    size_t i;
+
+    for (i = 0; i < sizeof names / sizeof *names; i++) {
+        draft *d = fresh(b);
+        skl_tensor *t = draft_tensor(d, names[i]);
+        CHECK(t != NULL);
+        if (!t) continue;
+        t->type = SKL_TYPE_I8;
+        t->size = t->shape[0] * t->shape[1];
+        expect(d, SKL_BAD_MODEL, names[i], "must not be packed");
+    }
+    base_close(b);
+}
+
 /* Rotary factors of llama files; frequencies must stay within what the sine function takes. */
 static void test_rope_factors(void)
 {
@@ -955,6 +975,7 @@ int main(int argc, char **argv)
     if (argc == 3 && strcmp(argv[1], "--mutations") == 0) mutations = strtoul(argv[2], NULL, 10);
     test_golden();
     test_bad_models();
+    test_packed_gates();
     test_packed_files("w4_blocks");
     test_packed_files("mixed_weights");
     test_packed_files("k_quants");
