@@ -186,6 +186,18 @@ static skl__matrix float_matrix(const float *values, size_t rows, size_t columns
 
 /* --- norms and gates --- */
 
+/* Brings w into columns that lie in memory [size]; whether they fit. */
+static int by_columns(skl__matrix *w, unsigned char *memory, size_t size)
+{
+    skl__arena arena;
+
+    memset(&arena, 0, sizeof arena);
+    arena.base = memory;
+    arena.capacity = size;
+    skl__matrix_by_columns(&arena, w);
+    return !arena.overflow;
+}
+
 static void check_norm(const record *r, const skl__kernels *kernels)
 {
     const floats x = get(r, "x"), weight = get(r, "weight"), bias = get(r, "bias"), pre = get(r, "pre");
@@ -208,7 +220,7 @@ static void check_norm(const record *r, const skl__kernels *kernels)
         g.model.gate_rank = size_of(r, "rank");
         norm.gate_a = float_matrix(gate_a.v, g.model.gate_rank, x.n);
         norm.gate_b = float_matrix(gate_b.v, x.n, g.model.gate_rank);
-        skl__matrix_by_columns(&norm.gate_b, columns);
+        CHECK(by_columns(&norm.gate_b, columns, sizeof columns));
     }
     skl__norm_tokens(&g.pass, &norm, 0, 1, x.v, y);
     check_output(r, "y", y, 2e-6, dyt || gated ? 5e-7 : 1e-12, kernels); /* DyT: tanh and bias may cancel */
@@ -814,7 +826,7 @@ static void test_gate_product(void)
     enum { TOKENS = 3, MOST = 300, MOST_RANK = 40 };
     static const size_t widths[] = {1, 15, 16, 100, 256, 300}, ranks[] = {1, 5, 16, 17, 40};
     static float values[MOST * MOST_RANK], x[TOKENS * MOST_RANK], y[TOKENS * MOST], wanted[TOKENS * MOST], u[TOKENS * MOST];
-    static unsigned char data[MOST * MOST_RANK * 4], columns[(MOST + 15) * MOST_RANK * 4];
+    static unsigned char data[MOST * MOST_RANK * 4], columns[(MOST + 15) * MOST_RANK * 4 + 64];
     const int storages[] = {SKL__ROWS_F32, SKL__ROWS_F16, SKL__ROWS_BF16};
     size_t i, s, level, width, rank;
     skl__acts acts;
@@ -840,13 +852,17 @@ static void test_gate_product(void)
                 for (i = 0; i < TOKENS * w.rows; i++) wanted[i] = values[i];
                 skl__matmul_for(level_at(0), &w, SKL_ACT_F32)(u, w.rows, &w, 0, (w.rows + 15) / 16, &acts, TOKENS);
                 level_at(0)->lanes->gate(wanted, u, TOKENS * w.rows, 1);
-                skl__matrix_by_columns(&w, columns);
+                CHECK(by_columns(&w, columns, sizeof columns));
                 for (level = 0; level < SKL__KERNEL_ROWS; level++) {
                     if (!level_at(level)) continue;
                     memcpy(y, values, sizeof y);
                     level_at(level)->lanes->gate_product(y, &w, x, TOKENS);
                     CHECK(memcmp(y, wanted, TOKENS * w.rows * sizeof *y) == 0);
                 }
+                w.rows = 1; /* a hostile width and rank: sixteen such rows are 0 bytes, if a product wraps */
+                w.stride = SIZE_MAX / 16 + 1;
+                w.data = data;
+                CHECK(!by_columns(&w, columns, sizeof columns) && w.data == data);
             }
 }
 
