@@ -8566,15 +8566,19 @@ static skl_status skl__bind_float_matrix(skl__binder *b, const char *site, const
 static void skl__matrix_by_columns(skl__arena *arena, skl__matrix *w)
 {
     const uint64_t rows = ((uint64_t)w->rows + 15) / 16 * 16;
-    const size_t size = w->storage == SKL__ROWS_F32 ? 4 : 2;
     unsigned char *out = (unsigned char *)skl__arena_take(arena, rows, w->stride);
     size_t row, k;
 
     if (!out) return;
     memset(out, 0, (size_t)rows * w->stride);
-    for (row = 0; row < w->rows; row++)
-        for (k = 0; k < w->columns; k++)
-            memcpy(out + row / 16 * 16 * w->stride + (k * 16 + row % 16) * size, w->data + row * w->stride + k * size, size);
+    for (row = 0; row < w->rows; row++) {
+        const unsigned char *from = w->data + row * w->stride;
+        unsigned char *to = out + row / 16 * 16 * w->stride;
+        for (k = 0; k < w->columns; k++) { /* sizes are constants, because opening a model waits for this */
+            if (w->storage == SKL__ROWS_F32) memcpy(to + (k * 16 + row % 16) * 4, from + k * 4, 4);
+            else memcpy(to + (k * 16 + row % 16) * 2, from + k * 2, 2);
+        }
+    }
     w->data = out;
 }
 
