@@ -429,20 +429,8 @@ static void limits_close(limits *limit)
     memset(limit, 0, sizeof *limit);
 }
 
-/* Asks for huge pages, so that the limit is that of memory, not of page tables.        memory  [size] */
-static void limits_huge_pages(unsigned char *memory, size_t size)
-{
-#if defined(MADV_HUGEPAGE)
-    const size_t page = 4096, skip = (page - ((uintptr_t)memory & (page - 1))) & (page - 1);
-
-    madvise(memory + skip, size - page, MADV_HUGEPAGE); /* a wish: it may be refused */
-#else
-    (void)memory;
-    (void)size;
-#endif
-}
-
-/* Takes the buffer, writes it, so that every page is there, and finds the best way to read. pool NULL: starts threads,
+/* Takes the buffer, writes it, so that every page is there, and finds the best way to read. Pages are ordinary ones, as those of
+ * a mapped model are; besides, to hold huge ones can slow all that the process does (README, Method). pool NULL: starts threads,
  * the caller included. Close it whatever it returns. -> CLI_GO_ON or an exit code */
 static int limits_open(limits *limit, skl__pool *pool, size_t threads)
 {
@@ -460,7 +448,6 @@ static int limits_open(limits *limit, skl__pool *pool, size_t threads)
         limit->pool = limit->own = skl__pool_open(memory, threads, NULL, NULL);
     }
     limit->buffer = limit->memory + (64 - ((uintptr_t)limit->memory & 63));
-    limits_huge_pages(limit->buffer, BENCH_BUFFER);
     memset(limit->buffer, 1, BENCH_BUFFER + BENCH_PIECE);
     for (round = 0; round < 3; round++) {
         for (way = 0; way < BENCH_WAYS; way++) {
