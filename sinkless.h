@@ -7010,12 +7010,7 @@ SKL__FUNCTION void SKL__LANE(skl__score)(float (*scores)[SKL__BLOCK], const skl_
 SKL__FUNCTION void SKL__LANE(skl__mix_values)(float *const *mixes, float (*weights)[SKL__BLOCK], const skl__kv_walk *walk,
                                               int count, size_t begin, size_t end)
 {
-    size_t key;
-    int i;
     if (begin >= end) return;
-    if (walk->kv == SKL_KV_I8 || walk->kv == SKL_KV_I4)
-        for (i = 0; i < count; i++)
-            for (key = begin; key < end; key++) weights[i][key] *= walk->block.value_scales[key];
 #define SKL__CALL(n, format) SKL__LANE(skl__mix_block)(mixes, weights, walk, n, begin, end, format)
     SKL__SPECIALISE(SKL__CALL, walk->kv, count)
 #undef SKL__CALL
@@ -7056,6 +7051,16 @@ SKL__FUNCTION skl__kv_walk SKL__LANE(skl__walk_begin)(const skl__attend_job *job
 /* How many of the queries that are left go together. */
 SKL__HELPER int SKL__LANE(skl__together)(size_t left) { return left >= 4 ? 4 : left >= 2 ? 2 : 1; }
 
+/* Values that are codes: their scales go to the weights. Beyond what a query sees there may be anything; nobody reads it.
+ *   weights  [queries][64] */
+SKL__FUNCTION void SKL__LANE(skl__scale_weights)(float (*weights)[SKL__BLOCK], const skl__kv_walk *walk, size_t queries)
+{
+    size_t q, i;
+    for (q = 0; q < queries; q++)
+        SKL__LANES_UNROLL for (i = 0; i < SKL__BLOCK; i += 16)
+            skl__vstore(weights[q] + i, skl__vmul(skl__vload(weights[q] + i), skl__vload(walk->block.value_scales + i)));
+}
+
 /* One block for all queries of a job: scores, weights and, in the last turn, values. A query that sees nothing of the block is
  * left as it is, so company never changes a result. */
 SKL__FUNCTION void SKL__LANE(skl__attend_block)(const skl__attend_job *job, SKL__LANE(skl__softmax_state) *state,
@@ -7076,6 +7081,7 @@ SKL__FUNCTION void SKL__LANE(skl__attend_block)(const skl__attend_job *job, SKL_
     }
     if (!inverse) SKL__LANE(skl__softmax_absorb)(state, weights, begin, end, job->queries, job->head_dim);
     if (job->clipped && !inverse) return;
+    if (walk->kv == SKL_KV_I8 || walk->kv == SKL_KV_I4) SKL__LANE(skl__scale_weights)(weights, walk, job->queries);
     for (i = 0; i < job->queries; i += (size_t)count) {
         count = SKL__LANE(skl__together)(job->queries - i);
         walk->asks = job->cold && i == 0;
