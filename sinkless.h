@@ -7636,20 +7636,22 @@ static skl__matmul *skl__matmul_for(const skl__kernels *kernels, const skl__matr
 /* =====================================================================================================================
  * >>sharing                                                                                Work sharing between threads
  *
- * A session's threads. skl__parallel cuts a step of the forward pass into items that any thread may take; a thread
- * takes the next one when done with the last, so a slow core takes fewer. Which thread computes an item never changes
- * its result. A decode step makes hundreds of such calls, each worth some microseconds, so the protocol is two
- * counters:
+ * A session's threads. skl__parallel cuts a step of the forward pass into items that any thread may take. Every thread has a
+ * share of them, neighbours in order, and takes those first: from step to step it works on the same data, which its caches then
+ * hold. One that is done with its share helps the others, so a slow core takes fewer. Which thread computes an item never
+ * changes its result. A decode step makes hundreds of such calls, each worth some microseconds, so the protocol is counters:
  *
- *     left    items nobody has taken yet. Taking one is an atomic decrement; a positive value before it is a claim.
+ *     left    items nobody has claimed yet. Claiming is an atomic decrement; a positive value before it is a claim.
+ *     next    of every share, the item to take next, for those with a claim. There is an item for every claim, so the search
+ *             through the shares ends.
  *     done    items that workers have finished. The caller takes items too, and returns when done covers the others.
  *
- * A worker that never woke up holds nobody: it has claimed nothing, and the caller takes everything itself. One that
- * comes late finds no item left, or takes one of the next call, which is as good. The description of the call is read
- * only with a claim in hand, and not changed before all claims are reported, so it needs no lock.
+ * A worker that never woke up holds nobody: it has claimed nothing, and the caller takes everything itself. One that comes late
+ * finds no item left, or takes one of the next call, which is as good. The description of the call is read only with a claim in
+ * hand, and not changed before all claims are reported, so it needs no lock.
  *
- * Workers and a waiting caller spin for some microseconds, then sleep. Both announce their sleep before they look a
- * last time, and the other side changes the counter before it looks for sleepers, so no wake-up is lost.
+ * Workers and a waiting caller spin for some microseconds, then sleep. Both announce their sleep before they look a last time,
+ * and the other side changes the counter before it looks for sleepers, so no wake-up is lost.
  * ================================================================================================================== */
 
 typedef void skl__task(void *arg, size_t index);
@@ -7659,8 +7661,9 @@ typedef void skl__parallel_for(void *user, size_t count, void (*task)(void *arg,
 typedef struct skl__job {
     skl__task *task;
     void *arg;
-    skl__count count;
-    char apart[64];  /* every thread hammers on left; what they read meanwhile lies in another cache line */
+    size_t count, threads;
+    skl__count *next; /* [threads] the next item of each share */
+    char apart[64];   /* every thread hammers on left; what they read meanwhile lies in another cache line */
     skl__count left;
 } skl__job;
 
@@ -7668,9 +7671,10 @@ typedef struct skl__pool {
     size_t threads;                  /* that work, the caller included */
     skl__parallel_for *parallel_for; /* the caller's own threads, or NULL */
     void *parallel_user;
+    skl__job job;
 #if SKL__THREADS
     size_t workers;                  /* threads started here */
-    skl__job job;
+    skl__count started;              /* of them, those that run */
     char apart[64];
     skl__count done;
     skl__count caller_sleeps;
@@ -7683,40 +7687,72 @@ typedef struct skl__pool {
 #endif
 } skl__pool;
 
+#if SKL__THREADS
+#define SKL__THREAD_BYTES (sizeof(skl__count) + sizeof(pthread_t)) /* of a pool, for each thread */
+#else
+#define SKL__THREAD_BYTES sizeof(skl__count)
+#endif
+
 /* Bytes of a pool, or 0 if that overflows. */
 static size_t skl__pool_size(size_t threads)
 {
-#if SKL__THREADS
-    if (threads > (SIZE_MAX - sizeof(skl__pool)) / sizeof(pthread_t)) return 0;
-    return sizeof(skl__pool) + threads * sizeof(pthread_t);
-#else
-    (void)threads;
-    return sizeof(skl__pool);
-#endif
+    if (threads > (SIZE_MAX - sizeof(skl__pool)) / SKL__THREAD_BYTES) return 0;
+    return sizeof(skl__pool) + threads * SKL__THREAD_BYTES;
 }
 
 #if defined(__GNUC__)
-/* Takes and does items until none is left; how many that were. */
-static skl__count skl__job_work(skl__job *job)
+/* First item of a thread's share; of the one after the last, the number of items. */
+static skl__count skl__share_begin(const skl__job *job, size_t thread)
 {
-    skl__count taken = 0, left;
+    const size_t each = job->count / job->threads, more = job->count % job->threads;
+
+    return (skl__count)(thread * each + (thread < more ? thread : more));
+}
+
+/* Describes a call; nobody may take items yet. */
+static void skl__job_set(skl__job *job, size_t count, size_t threads, skl__task *task, void *arg)
+{
+    size_t thread;
+
+    job->task = task;
+    job->arg = arg;
+    job->count = count;
+    job->threads = threads;
+    for (thread = 0; thread < threads; thread++) job->next[thread] = skl__share_begin(job, thread);
+}
+
+/* An item for a thread that holds a claim: the next one of its share, or else of the first share after it that has one. */
+static size_t skl__job_item(skl__job *job, size_t thread)
+{
+    for (;; thread = thread + 1 < job->threads ? thread + 1 : 0) {
+        const skl__count end = skl__share_begin(job, thread + 1);
+        skl__count item;
+
+        if (skl__atomic_load(&job->next[thread]) >= end) continue;
+        item = skl__atomic_add(&job->next[thread], 1);
+        if (item < end) return (size_t)item;
+    }
+}
+
+/* Takes and does items until none is left; how many that were. */
+static skl__count skl__job_work(skl__job *job, size_t thread)
+{
+    skl__count taken = 0;
 
     while (skl__atomic_load(&job->left) > 0) { /* looking first keeps idle threads from pulling the line to and fro */
-        left = skl__atomic_add(&job->left, -1);
-        if (left <= 0) break;
-        job->task(job->arg, (size_t)(job->count - left));
+        if (skl__atomic_add(&job->left, -1) <= 0) break;
+        job->task(job->arg, skl__job_item(job, thread));
         taken++;
     }
     return taken;
 }
 
-/* What a caller's parallel_for runs, once per thread; its index does not matter. */
+/* What a caller's parallel_for runs, once per thread. */
 static void skl__job_share(void *arg, size_t index)
 {
     const skl__fp_env env = skl__fp_begin();
 
-    (void)index;
-    skl__job_work((skl__job *)arg);
+    skl__job_work((skl__job *)arg, index);
     skl__fp_end(env);
 }
 #endif
@@ -7764,11 +7800,12 @@ static void skl__worker_wait(skl__pool *pool)
 static void *skl__worker(void *arg)
 {
     skl__pool *pool = (skl__pool *)arg;
+    const size_t thread = 1 + (size_t)skl__atomic_add(&pool->started, 1);
     skl__count taken;
 
     skl__fp_begin(); /* for good: this thread runs nothing but tasks */
     while (!skl__atomic_load(&pool->closing)) {
-        taken = skl__job_work(&pool->job);
+        taken = skl__job_work(&pool->job, thread);
         if (taken > 0) {
             skl__atomic_add(&pool->done, taken);
             if (skl__atomic_load(&pool->caller_sleeps)) {
@@ -7817,13 +7854,11 @@ static void skl__pool_share(skl__pool *pool, size_t count, skl__task *task, void
 {
     skl__count taken;
 
-    pool->job.task = task;
-    pool->job.arg = arg;
-    pool->job.count = (skl__count)count;
+    skl__job_set(&pool->job, count, pool->threads, task, arg);
     skl__atomic_store(&pool->done, 0);
     skl__atomic_store(&pool->job.left, (skl__count)count);
     skl__wake_workers(pool, count - 1);
-    taken = skl__job_work(&pool->job);
+    taken = skl__job_work(&pool->job, 0);
     skl__caller_wait(pool, (skl__count)count - taken);
 }
 
@@ -7870,6 +7905,7 @@ static skl__pool *skl__pool_open(void *memory, size_t threads, skl__parallel_for
 
     memset(pool, 0, sizeof *pool);
     pool->threads = threads > 0 ? threads : 1;
+    pool->job.next = (skl__count *)(void *)(pool + 1);
 #if defined(__GNUC__)
     pool->parallel_for = parallel_for;
     pool->parallel_user = parallel_user;
@@ -7880,7 +7916,7 @@ static skl__pool *skl__pool_open(void *memory, size_t threads, skl__parallel_for
 #endif
     if (pool->parallel_for != NULL) return pool;
 #if SKL__THREADS
-    pool->handles = (pthread_t *)(void *)(pool + 1);
+    pool->handles = (pthread_t *)(void *)(pool->job.next + pool->threads);
     if (pool->threads > 1) skl__pool_start(pool);
     pool->threads = pool->workers + 1;
 #else
@@ -7922,13 +7958,11 @@ static void skl__parallel(skl__pool *pool, size_t count, skl__task *task, void *
     }
 #if defined(__GNUC__)
     if (pool->parallel_for != NULL) {
-        skl__job job;
+        const size_t threads = count < pool->threads ? count : pool->threads;
 
-        job.task = task;
-        job.arg = arg;
-        job.count = (skl__count)count;
-        job.left = job.count;
-        pool->parallel_for(pool->parallel_user, count < pool->threads ? count : pool->threads, skl__job_share, &job);
+        skl__job_set(&pool->job, count, threads, task, arg);
+        skl__atomic_store(&pool->job.left, (skl__count)count);
+        pool->parallel_for(pool->parallel_user, threads, skl__job_share, &pool->job);
         return;
     }
 #endif
@@ -9453,6 +9487,103 @@ static void skl__quantise_row(const skl__pass *pass, const skl__acts *acts, size
                           acts->codes + t * acts->stride, acts->scales + t * (acts->row ? 1 : runs), acts->sums + t * runs);
 }
 
+typedef struct skl__range {
+    size_t begin, end;
+} skl__range;
+
+/* Many tokens go in blocks of whole runs, one for each thread or for a few of them: threads take their own share of a step's items first
+ * (>>sharing), so a thread mostly reads what it wrote, while what another one wrote has to come from that one's cache. */
+#define SKL__SHARE_TOKENS ((size_t)48) /* at least, so that a panel of weights is worth unpacking for them */
+#define SKL__TOKEN_RUN ((size_t)8)     /* an item of norms and attention: a gate reads its matrices once for it, queries fill a job */
+
+static size_t skl__token_runs(size_t tokens) { return (tokens + SKL__TOKEN_RUN - 1) / SKL__TOKEN_RUN; }
+
+/* How many blocks; a divisor of threads. */
+static size_t skl__token_blocks(size_t threads, size_t tokens)
+{
+    size_t blocks = threads;
+
+    while (blocks > 1 && (threads % blocks || tokens / blocks < SKL__SHARE_TOKENS)) blocks--;
+    return blocks;
+}
+
+/* Tokens of a block; never none. */
+static skl__range skl__token_block(size_t tokens, size_t blocks, size_t block)
+{
+    const size_t runs = skl__token_runs(tokens);
+    skl__range range;
+
+    range.begin = runs * block / blocks * SKL__TOKEN_RUN;
+    range.end = runs * (block + 1) / blocks * SKL__TOKEN_RUN;
+    range.end = range.end < tokens ? range.end : tokens;
+    return range;
+}
+
+/* How the tiles and tokens of a step are cut into items. Every thread has a block of tokens or, if these are few, a part of the
+ * tiles. Its items fall in size, from half of its tiles to a few: long runs are read faster, and short ones at the end let all
+ * threads finish together, however slow one of them is. */
+typedef struct skl__cut {
+    size_t threads, tiles;
+    size_t blocks;                     /* of tokens; divides threads */
+    size_t part;                       /* tiles of each of threads / blocks parts, the last may have fewer */
+    size_t items;                      /* of each thread */
+} skl__cut;
+
+#define SKL__ITEM_TILES ((size_t)8) /* of the last items; all are a multiple of what the stream kernels read at once */
+
+/* Of `left` tiles, those of the next item. */
+static size_t skl__item_tiles(size_t left, size_t threads)
+{
+    const size_t half = threads == 1 ? left : (left / 2 + 3) / 4 * 4, tiles = half < SKL__ITEM_TILES ? SKL__ITEM_TILES : half;
+
+    return tiles < left ? tiles : left;
+}
+
+static skl__cut skl__cut_of(size_t threads, size_t tiles, size_t tokens)
+{
+    skl__cut cut;
+    size_t parts, left;
+
+    cut.threads = threads;
+    cut.tiles = tiles;
+    cut.blocks = skl__token_blocks(threads, tokens);
+    parts = threads / cut.blocks;
+    cut.part = parts == 1 ? tiles : ((tiles + parts - 1) / parts + 3) / 4 * 4;
+    cut.items = 0;
+    for (left = cut.part; left > 0; left -= skl__item_tiles(left, threads)) cut.items++;
+    return cut;
+}
+
+/* Tiles of an item; there may be none. */
+static skl__range skl__cut_tiles(const skl__cut *cut, size_t item)
+{
+    size_t begin = item / cut->items % (cut->threads / cut->blocks) * cut->part, left = cut->part, i;
+    skl__range range;
+
+    for (i = item % cut->items; i > 0; i--) {
+        const size_t tiles = skl__item_tiles(left, cut->threads);
+        begin += tiles;
+        left -= tiles;
+    }
+    range.begin = begin < cut->tiles ? begin : cut->tiles;
+    range.end = range.begin + skl__item_tiles(left, cut->threads);
+    range.end = range.end < cut->tiles ? range.end : cut->tiles;
+    return range;
+}
+
+/* The same activations from token t on. */
+static skl__acts skl__acts_from(const skl__acts *acts, size_t t)
+{
+    const size_t runs = (acts->columns + 31) / 32;
+    skl__acts from = *acts;
+
+    from.codes += t * acts->stride;
+    from.scales += t * (acts->row ? 1 : runs);
+    from.sums += t * runs;
+    from.values += t * acts->columns;
+    return from;
+}
+
 /* Up to four matrices that read the same activations, as one step. */
 #define SKL__PRODUCTS 4
 
@@ -9470,6 +9601,7 @@ typedef struct skl__products {
     const skl__pass *pass;
     const skl__acts *acts;
     size_t tokens;
+    skl__cut cut;
 } skl__products;
 
 static void skl__products_add(skl__products *p, const skl__matrix *w, float *y, size_t stride)
@@ -9486,65 +9618,34 @@ static void skl__products_add(skl__products *p, const skl__matrix *w, float *y, 
     p->count++;
 }
 
-/* Tiles [begin, end) that make up an item. The first items, one per thread, share half of all tiles between them, the next ones
- * half of what is left, and so on down to a few tiles: long runs are read faster, and short ones at the end let all threads finish
- * together, however slow one of them is. */
-typedef struct skl__tile_range {
-    size_t begin, end;
-} skl__tile_range;
-
-#define SKL__ITEM_TILES ((size_t)8) /* of the last items; all are a multiple of what the stream kernels read at once */
-
-static size_t skl__item_tiles(size_t left, size_t threads)
-{
-    const size_t share = left / (2 * threads);
-
-    if (threads == 1) return left;
-    return share < SKL__ITEM_TILES ? SKL__ITEM_TILES : (share + 3) / 4 * 4;
-}
-
-static skl__tile_range skl__item_range(size_t total, size_t threads, size_t item)
-{
-    size_t left = total, tiles = skl__item_tiles(left, threads);
-    skl__tile_range range;
-
-    for (; item >= threads && left > threads * tiles; item -= threads) {
-        left -= threads * tiles;
-        tiles = skl__item_tiles(left, threads);
-    }
-    range.begin = item * tiles < left ? total - left + item * tiles : total;
-    range.end = total - range.begin < tiles ? total : range.begin + tiles;
-    return range;
-}
-
 static void skl__products_task(void *arg, size_t item)
 {
     const skl__products *p = (const skl__products *)arg;
     const skl_session *session = p->pass->s;
-    const skl__tile_range range = skl__item_range(p->tiles, session->pool->threads, item);
+    const skl__range tiles = skl__cut_tiles(&p->cut, item);
+    const skl__range tokens = skl__token_block(p->tokens, p->cut.blocks, item / p->cut.items * p->cut.blocks / p->cut.threads);
+    const skl__acts acts = skl__acts_from(p->acts, tokens.begin);
     const skl__product *product;
 
     for (product = p->list; product < p->list + p->count; product++) {
-        const size_t begin = range.begin > product->first ? range.begin - product->first : 0;
-        const size_t rest = range.end > product->first ? range.end - product->first : 0;
+        const size_t begin = tiles.begin > product->first ? tiles.begin - product->first : 0;
+        const size_t rest = tiles.end > product->first ? tiles.end - product->first : 0;
         const size_t end = rest < product->tiles ? rest : product->tiles;
+        skl__matmul *matmul = skl__matmul_for(session->kernels, product->w, session->desc.activation);
 
         if (begin >= end) continue;
-        skl__matmul_for(session->kernels, product->w, session->desc.activation)(product->y, product->stride, product->w, begin,
-                                                                                end, p->acts, p->tokens);
+        matmul(product->y + tokens.begin * product->stride, product->stride, product->w, begin, end, &acts,
+               tokens.end - tokens.begin);
     }
 }
 
 static void skl__products_run(skl__products *p, const skl__pass *pass, const skl__acts *acts, size_t tokens)
 {
-    const size_t threads = pass->s->pool->threads;
-    size_t items = 0;
-
     p->pass = pass;
     p->acts = acts;
     p->tokens = tokens;
-    while (skl__item_range(p->tiles, threads, items).begin < p->tiles) items++;
-    skl__parallel(pass->s->pool, items, skl__products_task, p);
+    p->cut = skl__cut_of(pass->s->pool->threads, p->tiles, tokens);
+    skl__parallel(pass->s->pool, p->cut.items * p->cut.threads, skl__products_task, p);
 }
 
 /* y = W x for one matrix. */
@@ -9569,8 +9670,6 @@ static void skl__small_product(const skl__pass *pass, const skl__matrix *w, cons
 }
 
 /* --- norms --- */
-
-#define SKL__NORM_TOKENS ((size_t)8) /* at once: a gate reads its matrices once for them, and their data stay close */
 
 /* y = norm(x) of one site and `count` tokens from t on (format: RMSNorm, PreAffine, DyT; GatedNorm, 2601.22966 3.4).
  *   x, y  [count][width] */
@@ -9604,8 +9703,8 @@ static void skl__norm_task(void *arg, size_t item)
 {
     const skl__norm_call *call = (const skl__norm_call *)arg;
     const skl_session *s = call->pass->s;
-    const size_t width = s->model->config.width, first = item * SKL__NORM_TOKENS;
-    const size_t count = call->pass->n - first < SKL__NORM_TOKENS ? call->pass->n - first : SKL__NORM_TOKENS;
+    const size_t width = s->model->config.width, first = item * SKL__TOKEN_RUN;
+    const size_t count = call->pass->n - first < SKL__TOKEN_RUN ? call->pass->n - first : SKL__TOKEN_RUN;
     size_t t;
 
     for (t = first; t < first + count; t++) skl__link_token(call->pass, t);
@@ -9622,7 +9721,7 @@ static skl__acts skl__norm_chunk(skl__pass *pass, const skl__norm *norm)
     call.pass = pass;
     call.norm = norm;
     call.acts = &acts;
-    skl__parallel(pass->s->pool, (pass->n + SKL__NORM_TOKENS - 1) / SKL__NORM_TOKENS, skl__norm_task, &call);
+    skl__parallel(pass->s->pool, skl__token_runs(pass->n), skl__norm_task, &call);
     skl__link_done(pass);
     return acts;
 }
@@ -9723,9 +9822,6 @@ static void skl__attend_run(skl__attend_job *job, const skl__pass *pass)
     job->queries = 0;
 }
 
-/* Tokens that one item of attention takes: few, so that items are many, but enough to fill a job of queries. */
-#define SKL__ATTEND_TOKENS ((size_t)8)
-
 static void skl__attend_heads(const skl__pass *pass, size_t first, size_t last, size_t kv_head)
 {
     const skl__config *c = &pass->s->model->config;
@@ -9761,17 +9857,34 @@ static void skl__prepare_task(void *arg, size_t item)
     skl__prepare_heads(pass, first, last, item % kv_heads);
 }
 
-/* Item: a key/value head and a few tokens. One head after the other, because a cache holds the keys and values of few; the last
- * tokens first, because they see most. */
+/* How attention is cut: blocks of tokens, in each one head after the other, because a cache holds the keys and values of few, and
+ * in each head the last tokens first, because they see most. */
+typedef struct skl__attend_call {
+    const skl__pass *pass;
+    size_t blocks, runs;               /* runs of tokens in a block, at most */
+} skl__attend_call;
+
 static void skl__attend_task(void *arg, size_t item)
 {
-    const skl__pass *pass = (const skl__pass *)arg;
-    const size_t runs = (pass->n + SKL__ATTEND_TOKENS - 1) / SKL__ATTEND_TOKENS, kv_head = item / runs;
-    const size_t first = (runs - 1 - item % runs) * SKL__ATTEND_TOKENS;
-    const size_t last = pass->n - first < SKL__ATTEND_TOKENS ? pass->n : first + SKL__ATTEND_TOKENS;
+    const skl__attend_call *call = (const skl__attend_call *)arg;
+    const skl__pass *pass = call->pass;
+    const size_t kv_heads = pass->s->model->config.kv_heads, run = item % call->runs, kv_head = item / call->runs % kv_heads;
+    const skl__range tokens = skl__token_block(pass->n, call->blocks, item / call->runs / kv_heads);
+    const size_t left = skl__token_runs(tokens.end - tokens.begin), first = tokens.begin + (left - 1 - run) * SKL__TOKEN_RUN;
 
+    if (run >= left) return;
     if (pass->n == 1) skl__prepare_heads(pass, 0, 1, kv_head);
-    skl__attend_heads(pass, first, last, kv_head);
+    skl__attend_heads(pass, first, tokens.end - first < SKL__TOKEN_RUN ? tokens.end : first + SKL__TOKEN_RUN, kv_head);
+}
+
+static void skl__attend_chunk(const skl__pass *pass)
+{
+    skl__attend_call call;
+
+    call.pass = pass;
+    call.blocks = skl__token_blocks(pass->s->pool->threads, pass->n);
+    call.runs = (skl__token_runs(pass->n) + call.blocks - 1) / call.blocks;
+    skl__parallel(pass->s->pool, call.blocks * pass->s->model->config.kv_heads * call.runs, skl__attend_task, &call);
 }
 
 /* psi of a token: the mean of the null masses of its query heads (2605.17887). */
@@ -9828,7 +9941,7 @@ static void skl__attention(skl__pass *pass)
     skl__products_add(&products, &layer->attn_gate, s->attn_gate, layer->attn_gate.rows);
     skl__products_run(&products, pass, &acts, pass->n);
     if (pass->n > 1) skl__parallel(s->pool, c->kv_heads * runs, skl__prepare_task, pass);
-    skl__parallel(s->pool, c->kv_heads * ((pass->n + SKL__ATTEND_TOKENS - 1) / SKL__ATTEND_TOKENS), skl__attend_task, pass);
+    skl__attend_chunk(pass);
     skl__mean_null_mass(pass);
     skl__show(pass, "psi", pass->layer, s->psi, pass->n, 1);
     acts = skl__acts_of(pass, s->mixed, q_width);
@@ -10703,8 +10816,6 @@ SKL_API skl_status skl_sample(skl_sampler *sampler, const float *logits, const i
 #undef SKL__CHUNK
 #undef SKL__PRODUCTS
 #undef SKL__ITEM_TILES
-#undef SKL__NORM_TOKENS
-#undef SKL__ATTEND_TOKENS
 #undef SKL__ROUTER_CLAMP
 #endif
 

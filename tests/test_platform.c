@@ -441,6 +441,51 @@ static void test_pool_counts(void)
     }
 }
 
+typedef struct order {
+    size_t thread;  /* that works alone */
+    size_t items[16], count;
+} order;
+
+static void note_item(void *arg, size_t index)
+{
+    order *o = (order *)arg;
+
+    o->items[o->count++ % 16] = index;
+}
+
+static void lone_for(void *user, size_t count, void (*task)(void *arg, size_t index), void *arg)
+{
+    (void)count;
+    task(arg, ((order *)user)->thread);
+}
+
+/* A thread takes its own share in order, then those of the threads after it. Eight items of three threads are shares of 3, 3, 2;
+ * two items of four threads are two of 1. */
+static void test_pool_shares(void)
+{
+    static const size_t wanted[][8] = {{0, 1, 2, 3, 4, 5, 6, 7}, {3, 4, 5, 6, 7, 0, 1, 2}, {6, 7, 0, 1, 2, 3, 4, 5}};
+    void *memory = malloc(skl__pool_size(4));
+    order o;
+    skl__pool *pool = skl__pool_open(memory, 3, lone_for, &o);
+
+    for (o.thread = 0; o.thread < 3; o.thread++) {
+        o.count = 0;
+        skl__parallel(pool, 8, note_item, &o);
+        CHECK_EQ_INT(o.count, 8);
+        CHECK(memcmp(o.items, wanted[o.thread], sizeof wanted[0]) == 0);
+    }
+    skl__pool_close(pool);
+    pool = skl__pool_open(memory, 4, lone_for, &o);
+    o.thread = 1;
+    o.count = 0;
+    skl__parallel(pool, 2, note_item, &o);
+    CHECK_EQ_INT(o.count, 2);
+    CHECK_EQ_INT(o.items[0], 1);
+    CHECK_EQ_INT(o.items[1], 0);
+    skl__pool_close(pool);
+    free(memory);
+}
+
 /* Many more threads than cores and than items, many calls one after the other, and open and close without a call. */
 static void test_pool_crowd(void)
 {
@@ -554,6 +599,7 @@ int main(int argc, char **argv)
 #endif
     CHECK(skl_default_threads() >= 1);
     test_pool_counts();
+    test_pool_shares();
     test_pool_crowd();
     test_pool_sleep();
     test_pool_env();

@@ -345,29 +345,48 @@ static void test_determinism(void)
     }
 }
 
-/* Items of a step: side by side from the first tile to the last, falling from half a thread's share to a few tiles, whatever the
- * numbers. */
+/* Tiles and tokens of a step: every pair belongs to one item. Tiles of a thread's items fall from half of its share to a few, and
+ * only what ends a share or all tiles is no multiple of 4. */
+static void check_cut(size_t threads, size_t tiles, size_t tokens)
+{
+    static unsigned char covered[300 * 200];
+    const skl__cut cut = skl__cut_of(threads, tiles, tokens);
+    size_t item, i, t, missing = 0, last = 0;
+    int wrong = 0;
+
+    memset(covered, 0, sizeof covered);
+    for (item = 0; item < cut.items * threads; item++) {
+        const skl__range range = skl__cut_tiles(&cut, item), block = skl__token_block(tokens, cut.blocks, item / cut.items * cut.blocks / threads);
+        const size_t count = range.end - range.begin;
+        wrong |= range.end < range.begin || block.end <= block.begin || block.end > tokens || range.end > tiles;
+        wrong |= item % cut.items > 0 && count > last;
+        wrong |= count % 4 != 0 && range.end != tiles;
+        wrong |= count > 0 && count < 8 && range.end != tiles && range.end % cut.part != 0;
+        if (item % cut.items == 0 && threads > 1 && count > 8 && range.end < tiles) CHECK_EQ_INT(count, (cut.part / 2 + 3) / 4 * 4);
+        for (t = block.begin; t < block.end && !wrong; t++)
+            for (i = range.begin; i < range.end; i++) covered[i * 200 + t]++;
+        last = count;
+    }
+    for (i = 0; i < tiles; i++)
+        for (t = 0; t < tokens; t++) missing += covered[i * 200 + t] != 1;
+    CHECK(!wrong);
+    CHECK_EQ_INT(missing, 0);
+    CHECK_EQ_INT(threads % cut.blocks, 0);
+    CHECK(cut.blocks == 1 || tokens / cut.blocks >= 48); /* fewer do not make use of a panel */
+    CHECK(threads > 1 || cut.items <= 1);
+}
+
 static void test_items(void)
 {
-    static const size_t totals[] = {0, 1, 2, 7, 8, 9, 63, 64, 65, 256, 384, 1000, 9496, 65536};
-    size_t i, threads, item;
+    static const size_t all_tiles[] = {0, 1, 2, 7, 8, 9, 63, 64, 65, 256, 300}, all_tokens[] = {1, 2, 95, 96, 97, 104, 150, 192, 200};
+    static const size_t blocks[][3] = {{1, 192, 1}, {2, 95, 1}, {2, 96, 2}, {2, 192, 2}, {3, 192, 3}, {4, 191, 2}, {4, 192, 4}, {6, 192, 3},
+                                       {7, 192, 1}, {8, 192, 4}, {16, 1, 1}};
+    size_t i, j, threads;
 
-    for (i = 0; i < sizeof totals / sizeof *totals; i++)
-        for (threads = 1; threads <= 70; threads += threads < 9 ? 1 : 20) {
-            size_t end = 0, tiles = SIZE_MAX;
-            int wrong = 0;
-            for (item = 0; end < totals[i] && !wrong; item++) {
-                const skl__tile_range range = skl__item_range(totals[i], threads, item);
-                wrong = range.begin != end || range.end <= range.begin || range.end - range.begin > tiles;
-                tiles = range.end - range.begin;
-                end = range.end;
-                if (item == 0 && threads > 1 && totals[i] > 32 * threads) CHECK_EQ_INT(tiles, (totals[i] / (2 * threads) + 3) / 4 * 4);
-                if (end < totals[i]) wrong |= tiles % 4 != 0 || tiles < 8;
-            }
-            CHECK(!wrong && end == totals[i]);
-            CHECK_EQ_INT(skl__item_range(totals[i], threads, item).begin, totals[i]); /* and none after them */
-            CHECK(threads > 1 || item <= 1);
-        }
+    for (i = 0; i < sizeof all_tiles / sizeof *all_tiles; i++)
+        for (j = 0; j < sizeof all_tokens / sizeof *all_tokens; j++)
+            for (threads = 1; threads <= 70; threads += threads < 9 ? 1 : 20) check_cut(threads, all_tiles[i], all_tokens[j]);
+    for (i = 0; i < sizeof blocks / sizeof *blocks; i++) CHECK_EQ_INT(skl__token_blocks(blocks[i][0], blocks[i][1]), blocks[i][2]);
 }
 
 /* A window that slides: the tokens to hold are the session's own, all but the first. */
