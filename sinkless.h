@@ -6083,6 +6083,18 @@ SKL__INLINE SKL__UNUSED void skl__kv_fetch(const skl__kv_walk *walk, size_t begi
     for (i = begin; i < end && i < walk->left; i += 64) SKL__FETCH(walk->block.keys + i);
 }
 
+/* Asks for what keys and values of `count` positions, which are of the same 16, will be written to: every row of the keys is another
+ * line, and to wait for them one by one takes longer than all else that is done for a key. */
+SKL__INLINE SKL__UNUSED void skl__kv_expect(const skl__kv_head *head, skl_kv kv, size_t head_dim, size_t position, size_t count)
+{
+    const skl__kv_head block = skl__kv_block(head, position);
+    const size_t place = position % SKL__BLOCK, vector = skl__kv_vector(kv), rows = kv == SKL_KV_I4 ? (head_dim + 1) / 2 : head_dim;
+    size_t i;
+
+    for (i = 0; i < rows; i++) SKL__FETCH(block.keys + i * 4 * vector + place / 16 * vector);
+    for (i = 0; i < count * block.value_stride; i += 64) SKL__FETCH(block.values + place * block.value_stride + i);
+}
+
 /* To the next block, which there must be. */
 SKL__INLINE SKL__UNUSED void skl__kv_advance(skl__kv_walk *walk)
 {
@@ -9773,6 +9785,7 @@ static void skl__prepare_heads(const skl__pass *pass, size_t first, size_t last,
     const skl__kv_head kv = skl__kv_head_of(s, pass->layer, kv_head);
     size_t t;
 
+    skl__kv_expect(&kv, s->desc.kv, dim, pass->start + first, last - first);
     for (t = first; t < last; t++) {
         float *k = s->k + t * width + kv_head * dim, *v = s->v + t * width + kv_head * dim;
         if (layer->k_bias) pass->lanes->add(k, layer->k_bias + kv_head * dim, dim);
