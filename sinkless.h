@@ -3219,7 +3219,6 @@ static void skl__matmul_strip(const skl__x86_job *job, size_t tile_begin, size_t
     block.row = job->x->row;
     block.minimum = w->minimum;
     block.split = units_max == 0;
-    memset(strip.acc, 0, sizeof strip.acc);
     for (column = 0; column < w->columns; column += step) {
         columns = w->columns - column < step ? w->columns - column : step;
         block.first = column == 0;
@@ -3477,6 +3476,9 @@ SKL__BODY_256 void skl__block_256(const skl__x86_block *b, const int bits, const
     size_t u, k = 0;
 
     SKL__EACH_TOKEN(width, x[t] = b->x[t])
+    if (b->first) {
+        SKL__EACH_CELL(width, vectors, _mm256_store_ps(acc + (t * vectors + j) * 8, _mm256_setzero_ps()))
+    }
     for (u = 0; u < b->units; u++) {
         SKL__EACH_CELL(width, vectors, isum[t][j] = _mm256_set1_epi32(starts[t * SKL__PANEL_UNITS + u]))
         if (row && b->split && !b->first) {
@@ -3878,7 +3880,7 @@ SKL__BODY_512 void skl__block_512(const skl__x86_block *b, const int bits, const
     size_t u, k = 0;
 
     SKL__EACH_TOKEN(width, x[t] = b->x[t])
-    SKL__EACH_CELL(width, 2, acc[t][j] = _mm512_load_ps(b->acc + (t * 2 + j) * 16))
+    SKL__EACH_CELL(width, 2, acc[t][j] = b->first ? _mm512_setzero_ps() : _mm512_load_ps(b->acc + (t * 2 + j) * 16))
     for (u = 0; u < b->units; u++) {
         SKL__EACH_CELL(width, 2, isum[t][j] = _mm512_set1_epi32(starts[t * SKL__PANEL_UNITS + u]))
         if (row && b->split && !b->first) {
@@ -6083,12 +6085,13 @@ SKL__INLINE SKL__UNUSED void skl__kv_fetch(const skl__kv_walk *walk, size_t begi
     for (i = begin; i < end && i < walk->left; i += 64) SKL__FETCH(walk->block.keys + i);
 }
 
-/* Asks for what keys and values of `count` positions, which are of the same 16, will be written to: every row of the keys is another
- * line, and to wait for them one by one takes longer than all else that is done for a key. */
+/* Asks for the lines that keys and values of `count` positions, which are of the same 16, will be written to: every row of the
+ * keys is another line, and to wait for them one by one takes longer than all else that is done for a key. */
 SKL__INLINE SKL__UNUSED void skl__kv_expect(const skl__kv_head *head, skl_kv kv, size_t head_dim, size_t position, size_t count)
 {
     const skl__kv_head block = skl__kv_block(head, position);
-    const size_t place = position % SKL__BLOCK, vector = skl__kv_vector(kv), rows = kv == SKL_KV_I4 ? (head_dim + 1) / 2 : head_dim;
+    const size_t place = position % SKL__BLOCK, vector = skl__kv_vector(kv);
+    const size_t rows = kv == SKL_KV_I4 ? (head_dim + 1) / 2 : head_dim;
     size_t i;
 
     for (i = 0; i < rows; i++) SKL__FETCH(block.keys + i * 4 * vector + place / 16 * vector);
@@ -9503,10 +9506,11 @@ typedef struct skl__range {
     size_t begin, end;
 } skl__range;
 
-/* Many tokens go in blocks of whole runs, one for each thread or for a few of them: threads take their own share of a step's items first
- * (>>sharing), so a thread mostly reads what it wrote, while what another one wrote has to come from that one's cache. */
-#define SKL__SHARE_TOKENS ((size_t)48) /* at least, so that a panel of weights is worth unpacking for them */
-#define SKL__TOKEN_RUN ((size_t)8)     /* an item of norms and attention: a gate reads its matrices once for it, queries fill a job */
+/* The tokens of a pass are cut into runs, the items of norms and attention: a gate reads its matrices once for a run, and its
+ * queries fill a job. Runs make up blocks, one for each thread or for a few of them. A thread takes its own share of every step
+ * first (>>sharing), so it mostly reads what it wrote; what another one wrote has to come from that one's cache. */
+#define SKL__TOKEN_RUN ((size_t)8)
+#define SKL__SHARE_TOKENS ((size_t)48) /* of a block, at least: so many make it worth to unpack a panel of weights */
 
 static size_t skl__token_runs(size_t tokens) { return (tokens + SKL__TOKEN_RUN - 1) / SKL__TOKEN_RUN; }
 
@@ -9531,9 +9535,9 @@ static skl__range skl__token_block(size_t tokens, size_t blocks, size_t block)
     return range;
 }
 
-/* How the tiles and tokens of a step are cut into items. Every thread has a block of tokens or, if these are few, a part of the
- * tiles. Its items fall in size, from half of its tiles to a few: long runs are read faster, and short ones at the end let all
- * threads finish together, however slow one of them is. */
+/* How products are cut into items. Every thread has a block of tokens, or shares it with others, each with a part of the tiles.
+ * Its items fall in size, from half of its tiles to a few: long runs are read faster, and short ones at the end let all threads
+ * finish together, however slow one of them is. */
 typedef struct skl__cut {
     size_t threads, tiles;
     size_t blocks;                     /* of tokens; divides threads */
@@ -9583,7 +9587,7 @@ static skl__range skl__cut_tiles(const skl__cut *cut, size_t item)
     return range;
 }
 
-/* The same activations from token t on. */
+/* Activations from token t on. */
 static skl__acts skl__acts_from(const skl__acts *acts, size_t t)
 {
     const size_t runs = (acts->columns + 31) / 32;
@@ -10821,14 +10825,17 @@ SKL_API skl_status skl_sample(skl_sampler *sampler, const float *logits, const i
 #undef SKL__HEAD_DIM_MAX
 #undef SKL__MAX_CPUS
 #undef SKL__KERNEL_ROWS
+#undef SKL__THREAD_BYTES
 #undef SKL__SPIN_QUIET
 #undef SKL__SPIN_ALL
 #undef SKL__SPIN_YIELD
 #undef SKL__WORKER_STACK
 #undef SKL__TRY
 #undef SKL__CHUNK
-#undef SKL__PRODUCTS
+#undef SKL__SHARE_TOKENS
+#undef SKL__TOKEN_RUN
 #undef SKL__ITEM_TILES
+#undef SKL__PRODUCTS
 #undef SKL__ROUTER_CLAMP
 #endif
 

@@ -356,13 +356,16 @@ static void check_cut(size_t threads, size_t tiles, size_t tokens)
 
     memset(covered, 0, sizeof covered);
     for (item = 0; item < cut.items * threads; item++) {
-        const skl__range range = skl__cut_tiles(&cut, item), block = skl__token_block(tokens, cut.blocks, item / cut.items * cut.blocks / threads);
+        const skl__range range = skl__cut_tiles(&cut, item);
+        const skl__range block = skl__token_block(tokens, cut.blocks, item / cut.items * cut.blocks / threads);
         const size_t count = range.end - range.begin;
         wrong |= range.end < range.begin || block.end <= block.begin || block.end > tokens || range.end > tiles;
         wrong |= item % cut.items > 0 && count > last;
         wrong |= count % 4 != 0 && range.end != tiles;
         wrong |= count > 0 && count < 8 && range.end != tiles && range.end % cut.part != 0;
-        if (item % cut.items == 0 && threads > 1 && count > 8 && range.end < tiles) CHECK_EQ_INT(count, (cut.part / 2 + 3) / 4 * 4);
+        if (item % cut.items == 0 && threads > 1 && count > 8 && range.end < tiles) {
+            CHECK_EQ_INT(count, (cut.part / 2 + 3) / 4 * 4);
+        }
         for (t = block.begin; t < block.end && !wrong; t++)
             for (i = range.begin; i < range.end; i++) covered[i * 200 + t]++;
         last = count;
@@ -378,9 +381,11 @@ static void check_cut(size_t threads, size_t tiles, size_t tokens)
 
 static void test_items(void)
 {
-    static const size_t all_tiles[] = {0, 1, 2, 7, 8, 9, 63, 64, 65, 256, 300}, all_tokens[] = {1, 2, 95, 96, 97, 104, 150, 192, 200};
-    static const size_t blocks[][3] = {{1, 192, 1}, {2, 95, 1}, {2, 96, 2}, {2, 192, 2}, {3, 192, 3}, {4, 191, 2}, {4, 192, 4}, {6, 192, 3},
-                                       {7, 192, 1}, {8, 192, 4}, {16, 1, 1}};
+    static const size_t all_tiles[] = {0, 1, 2, 7, 8, 9, 63, 64, 65, 256, 300};
+    static const size_t all_tokens[] = {1, 2, 95, 96, 97, 104, 150, 192, 200};
+    /* threads, tokens, blocks */
+    static const size_t blocks[][3] = {{1, 192, 1}, {2, 95, 1}, {2, 96, 2}, {2, 192, 2}, {3, 192, 3}, {4, 191, 2},
+                                       {4, 192, 4}, {6, 192, 3}, {7, 192, 1}, {8, 192, 4}, {16, 1, 1}};
     size_t i, j, threads;
 
     for (i = 0; i < sizeof all_tiles / sizeof *all_tiles; i++)
