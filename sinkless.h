@@ -7676,9 +7676,9 @@ typedef void skl__parallel_for(void *user, size_t count, void (*task)(void *arg,
 typedef struct skl__job {
     skl__task *task;
     void *arg;
-    size_t count, threads;
-    skl__count *next; /* [threads] the next item of each share */
-    char apart[64];   /* every thread hammers on left; what they read meanwhile lies in another cache line */
+    size_t count, threads; /* items, and the shares they are in */
+    skl__count *next;      /* [threads] the next item of each share */
+    char apart[64];        /* every thread hammers on left; what they read meanwhile lies in another cache line */
     skl__count left;
 } skl__job;
 
@@ -7736,15 +7736,17 @@ static void skl__job_set(skl__job *job, size_t count, size_t threads, skl__task 
     for (thread = 0; thread < threads; thread++) job->next[thread] = skl__share_begin(job, thread);
 }
 
-/* An item for a thread that holds a claim: the next one of its share, or else of the first share after it that has one. */
-static size_t skl__job_item(skl__job *job, size_t thread)
+/* An item for a thread that holds a claim: the next one of a share, or else of the first share after it that has one, where
+ * the thread then stays: what is used up remains so. */
+static size_t skl__job_item(skl__job *job, size_t *share)
 {
-    for (;; thread = thread + 1 < job->threads ? thread + 1 : 0) {
-        const skl__count end = skl__share_begin(job, thread + 1);
-        skl__count item;
+    for (;; ++*share) {
+        skl__count end, item;
 
-        if (skl__atomic_load(&job->next[thread]) >= end) continue;
-        item = skl__atomic_add(&job->next[thread], 1);
+        if (*share >= job->threads) *share = 0;
+        end = skl__share_begin(job, *share + 1);
+        if (skl__atomic_load(&job->next[*share]) >= end) continue;
+        item = skl__atomic_add(&job->next[*share], 1);
         if (item < end) return (size_t)item;
     }
 }
@@ -7752,11 +7754,12 @@ static size_t skl__job_item(skl__job *job, size_t thread)
 /* Takes and does items until none is left; how many that were. */
 static skl__count skl__job_work(skl__job *job, size_t thread)
 {
+    size_t share = thread;
     skl__count taken = 0;
 
     while (skl__atomic_load(&job->left) > 0) { /* looking first keeps idle threads from pulling the line to and fro */
         if (skl__atomic_add(&job->left, -1) <= 0) break;
-        job->task(job->arg, skl__job_item(job, thread));
+        job->task(job->arg, skl__job_item(job, &share));
         taken++;
     }
     return taken;
@@ -7869,7 +7872,7 @@ static void skl__pool_share(skl__pool *pool, size_t count, skl__task *task, void
 {
     skl__count taken;
 
-    skl__job_set(&pool->job, count, pool->threads, task, arg);
+    skl__job_set(&pool->job, count, count < pool->threads ? count : pool->threads, task, arg);
     skl__atomic_store(&pool->done, 0);
     skl__atomic_store(&pool->job.left, (skl__count)count);
     skl__wake_workers(pool, count - 1);
@@ -9414,9 +9417,9 @@ SKL_API skl_status skl_session_truncate(skl_session *session, size_t n)
 /* =====================================================================================================================
  * >>forward                                                                                             The forward pass
  *
- * Tokens go through the layers in chunks. Each step is a call of skl__parallel whose items are tokens, heads or tiles of rows;
- * what an item computes does not depend on which others there are, so chunks and threads leave no trace in the results. With a
- * single token, steps that have one item per token run on the caller without waking anybody.
+ * Tokens go through the layers in chunks. Each step is a call of skl__parallel whose items are tokens, heads, tiles of rows, or
+ * pairs of these; what an item computes does not depend on which others there are, so chunks and threads leave no trace in the
+ * results. With a single token, steps that have one item per token run on the caller without waking anybody.
  *
  * A layer is a token mixer and a feed-forward. Both are f(h), norm included; how h is formed from earlier outputs and where
  * f(h) goes is the business of >>depth.
@@ -9517,10 +9520,10 @@ static size_t skl__token_runs(size_t tokens) { return (tokens + SKL__TOKEN_RUN -
 /* How many blocks; a divisor of threads. */
 static size_t skl__token_blocks(size_t threads, size_t tokens)
 {
-    size_t blocks = threads;
+    size_t blocks = tokens / SKL__SHARE_TOKENS < threads ? tokens / SKL__SHARE_TOKENS : threads;
 
-    while (blocks > 1 && (threads % blocks || tokens / blocks < SKL__SHARE_TOKENS)) blocks--;
-    return blocks;
+    while (blocks > 1 && threads % blocks) blocks--;
+    return blocks > 0 ? blocks : 1;
 }
 
 /* Tokens of a block; never none. */
@@ -9540,12 +9543,12 @@ static skl__range skl__token_block(size_t tokens, size_t blocks, size_t block)
  * finish together, however slow one of them is. */
 typedef struct skl__cut {
     size_t threads, tiles;
-    size_t blocks;                     /* of tokens; divides threads */
-    size_t part;                       /* tiles of each of threads / blocks parts, the last may have fewer */
-    size_t items;                      /* of each thread */
+    size_t blocks, parts;              /* of tokens, of tiles; a thread for each pair, or more threads than pairs */
+    size_t part;                       /* tiles of a part, a multiple of 4 if there are several; the last may have fewer */
+    size_t items;                      /* of a block and part */
 } skl__cut;
 
-#define SKL__ITEM_TILES ((size_t)8) /* of the last items; all are a multiple of what the stream kernels read at once */
+#define SKL__ITEM_TILES ((size_t)8) /* of an item, if there are more; else multiples of 4, which stream kernels read at once */
 
 /* Of `left` tiles, those of the next item. */
 static size_t skl__item_tiles(size_t left, size_t threads)
@@ -9557,14 +9560,15 @@ static size_t skl__item_tiles(size_t left, size_t threads)
 
 static skl__cut skl__cut_of(size_t threads, size_t tiles, size_t tokens)
 {
+    const size_t most = (tiles + SKL__ITEM_TILES - 1) / SKL__ITEM_TILES; /* parts that are worth a thread */
     skl__cut cut;
-    size_t parts, left;
+    size_t left;
 
     cut.threads = threads;
     cut.tiles = tiles;
     cut.blocks = skl__token_blocks(threads, tokens);
-    parts = threads / cut.blocks;
-    cut.part = parts == 1 ? tiles : ((tiles + parts - 1) / parts + 3) / 4 * 4;
+    cut.parts = threads / cut.blocks < most ? threads / cut.blocks : most > 0 ? most : 1;
+    cut.part = cut.parts == 1 ? tiles : ((tiles + cut.parts - 1) / cut.parts + 3) / 4 * 4;
     cut.items = 0;
     for (left = cut.part; left > 0; left -= skl__item_tiles(left, threads)) cut.items++;
     return cut;
@@ -9573,7 +9577,7 @@ static skl__cut skl__cut_of(size_t threads, size_t tiles, size_t tokens)
 /* Tiles of an item; there may be none. */
 static skl__range skl__cut_tiles(const skl__cut *cut, size_t item)
 {
-    size_t begin = item / cut->items % (cut->threads / cut->blocks) * cut->part, left = cut->part, i;
+    size_t begin = item / cut->items % cut->parts * cut->part, left = cut->part, i;
     skl__range range;
 
     for (i = item % cut->items; i > 0; i--) {
@@ -9639,7 +9643,7 @@ static void skl__products_task(void *arg, size_t item)
     const skl__products *p = (const skl__products *)arg;
     const skl_session *session = p->pass->s;
     const skl__range tiles = skl__cut_tiles(&p->cut, item);
-    const skl__range tokens = skl__token_block(p->tokens, p->cut.blocks, item / p->cut.items * p->cut.blocks / p->cut.threads);
+    const skl__range tokens = skl__token_block(p->tokens, p->cut.blocks, item / p->cut.items / p->cut.parts);
     const skl__acts acts = skl__acts_from(p->acts, tokens.begin);
     const skl__product *product;
 
@@ -9661,7 +9665,7 @@ static void skl__products_run(skl__products *p, const skl__pass *pass, const skl
     p->acts = acts;
     p->tokens = tokens;
     p->cut = skl__cut_of(pass->s->pool->threads, p->tiles, tokens);
-    skl__parallel(pass->s->pool, p->cut.items * p->cut.threads, skl__products_task, p);
+    skl__parallel(pass->s->pool, p->cut.items * p->cut.parts * p->cut.blocks, skl__products_task, p);
 }
 
 /* y = W x for one matrix. */

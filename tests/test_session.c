@@ -355,9 +355,9 @@ static void check_cut(size_t threads, size_t tiles, size_t tokens)
     int wrong = 0;
 
     memset(covered, 0, sizeof covered);
-    for (item = 0; item < cut.items * threads; item++) {
+    for (item = 0; item < cut.items * cut.parts * cut.blocks; item++) {
         const skl__range range = skl__cut_tiles(&cut, item);
-        const skl__range block = skl__token_block(tokens, cut.blocks, item / cut.items * cut.blocks / threads);
+        const skl__range block = skl__token_block(tokens, cut.blocks, item / cut.items / cut.parts);
         const size_t count = range.end - range.begin;
         wrong |= range.end < range.begin || block.end <= block.begin || block.end > tokens || range.end > tiles;
         wrong |= item % cut.items > 0 && count > last;
@@ -376,7 +376,9 @@ static void check_cut(size_t threads, size_t tiles, size_t tokens)
     CHECK_EQ_INT(missing, 0);
     CHECK_EQ_INT(threads % cut.blocks, 0);
     CHECK(cut.blocks == 1 || tokens / cut.blocks >= 48); /* fewer do not make use of a panel */
-    CHECK(threads > 1 || cut.items <= 1);
+    CHECK(cut.parts * cut.blocks <= threads);
+    CHECK(threads > 1 && (tiles > 8 || cut.blocks > 1) ? cut.items * cut.parts * cut.blocks > 1 || tiles == 0
+                                                       : cut.items * cut.parts <= 1); /* one item wakes nobody */
 }
 
 static void test_items(void)
