@@ -3175,8 +3175,9 @@ static SKL__TARGET(SKL__AVX2) void skl__store_block(const skl__x86_job *job, con
     }
 }
 
-/* Asks for `count` pieces of `bytes`, `stride` bytes apart. */
-static void skl__fetch(const void *from, size_t bytes, size_t count, size_t stride)
+/* Asks for `count` pieces of `bytes`, `stride` bytes apart. Inline, as all that only asks for memory must be: to GCC it is a
+ * function without effect, and it drops the calls. */
+SKL__INLINE void skl__fetch(const void *from, size_t bytes, size_t count, size_t stride)
 {
     const char *at = (const char *)from;
     size_t i;
@@ -5289,7 +5290,7 @@ static void skl__matmul_q8_a8_neon_i8mm(float *y, size_t y_stride, const skl__ma
 #define skl__vmin SKL__LANE(skl__vmin)           /* a < b ? a : b                                                       */
 #define skl__vmax SKL__LANE(skl__vmax)           /* a > b ? a : b                                                       */
 #define skl__vabs SKL__LANE(skl__vabs)
-#define skl__vpow2 SKL__LANE(skl__vpow2)         /* t = n + SKL__MAGIC -> 2^n, -126 <= n <= 127                         */
+#define skl__vldexp SKL__LANE(skl__vldexp)       /* a 2^n, rounded once; n whole, |n| <= 252, |a| in 0.5 .. 2, or NaN    */
 #define skl__vless SKL__LANE(skl__vless)         /* a < b ? x : y                                                       */
 #define skl__vswap SKL__LANE(skl__vswap)         /* lanes 2j and 2j + 1 change places                                   */
 #define skl__vzip_low SKL__LANE(skl__vzip_low)   /* a[0] b[0] a[1] b[1] ... a[7] b[7]                                   */
@@ -5297,6 +5298,7 @@ static void skl__matmul_q8_a8_neon_i8mm(float *y, size_t y_stride, const skl__ma
 #define skl__vsum SKL__LANE(skl__vsum)           /* sum by the tree 8, 4, 2, 1                                          */
 #define skl__vlargest SKL__LANE(skl__vlargest)   /* the largest lane; unspecified if one is NaN                          */
 #define skl__vsum16 SKL__LANE(skl__vsum16)       /* lane r = skl__vsum(rows[r])                                         */
+#define skl__vlargest16 SKL__LANE(skl__vlargest16) /* lane r = skl__vlargest(rows[r])                                   */
 
 /* 1.5 * 2^23: adding it to |x| < 2^22 rounds x to the nearest even integer, which is then in the low mantissa bits. */
 #define SKL__MAGIC 12582912.0f
@@ -5420,11 +5422,18 @@ SKL__SCALAR skl__v_scalar skl__vabs_scalar(skl__v_scalar a)
     return a;
 }
 
-SKL__SCALAR skl__v_scalar skl__vpow2_scalar(skl__v_scalar t)
+/* n + SKL__MAGIC -> 2^n, -126 <= n <= 127 */
+SKL__SCALAR float skl__pow2_scalar(float t) { return skl__f32_from_bits((skl__f32_to_bits(t) + 127u) << 23); }
+
+/* In two steps, because 2^n itself may be no float; the first is exact. */
+SKL__SCALAR skl__v_scalar skl__vldexp_scalar(skl__v_scalar a, skl__v_scalar n)
 {
     int i;
-    SKL__LANES_EACH t.lane[i] = skl__f32_from_bits((skl__f32_to_bits(t.lane[i]) + 127u) << 23);
-    return t;
+    SKL__LANES_EACH {
+        const float half = skl__fma(n.lane[i], 0.5f, SKL__MAGIC), rest = n.lane[i] - (half - SKL__MAGIC);
+        a.lane[i] = skl__mul(skl__mul(a.lane[i], skl__pow2_scalar(half)), skl__pow2_scalar(rest + SKL__MAGIC));
+    }
+    return a;
 }
 
 SKL__SCALAR skl__v_scalar skl__vless_scalar(skl__v_scalar a, skl__v_scalar b, skl__v_scalar x, skl__v_scalar y)
@@ -5479,6 +5488,14 @@ SKL__SCALAR skl__v_scalar skl__vsum16_scalar(const skl__v_scalar rows[16])
     skl__v_scalar v;
     int i;
     SKL__LANES_EACH v.lane[i] = skl__vsum_scalar(rows[i]);
+    return v;
+}
+
+SKL__SCALAR skl__v_scalar skl__vlargest16_scalar(const skl__v_scalar rows[16])
+{
+    skl__v_scalar v;
+    int i;
+    SKL__LANES_EACH v.lane[i] = skl__vlargest_scalar(rows[i]);
     return v;
 }
 
@@ -5615,12 +5632,24 @@ SKL__V_AVX2 skl__v_avx2 skl__vabs_avx2(skl__v_avx2 a)
     return skl__vpair_avx2(_mm256_and_ps(a.lo, magnitude), _mm256_and_ps(a.hi, magnitude));
 }
 
+/* n + SKL__MAGIC -> 2^n, -126 <= n <= 127 */
 SKL__V_AVX2 __m256 skl__pow2_avx2(__m256 t)
 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_castps_si256(t), _mm256_set1_epi32(127)), 23));
 }
 
-SKL__V_AVX2 skl__v_avx2 skl__vpow2_avx2(skl__v_avx2 t) { return skl__vpair_avx2(skl__pow2_avx2(t.lo), skl__pow2_avx2(t.hi)); }
+/* As in the scalar vocabulary. */
+SKL__V_AVX2 __m256 skl__ldexp_avx2(__m256 a, __m256 n)
+{
+    const __m256 magic = _mm256_set1_ps(SKL__MAGIC), half = _mm256_fmadd_ps(n, _mm256_set1_ps(0.5f), magic);
+    const __m256 rest = _mm256_sub_ps(n, _mm256_sub_ps(half, magic));
+    return _mm256_mul_ps(_mm256_mul_ps(a, skl__pow2_avx2(half)), skl__pow2_avx2(_mm256_add_ps(rest, magic)));
+}
+
+SKL__V_AVX2 skl__v_avx2 skl__vldexp_avx2(skl__v_avx2 a, skl__v_avx2 n)
+{
+    return skl__vpair_avx2(skl__ldexp_avx2(a.lo, n.lo), skl__ldexp_avx2(a.hi, n.hi));
+}
 
 SKL__V_AVX2 skl__v_avx2 skl__vless_avx2(skl__v_avx2 a, skl__v_avx2 b, skl__v_avx2 x, skl__v_avx2 y)
 {
@@ -5660,25 +5689,29 @@ SKL__V_AVX2 float skl__vlargest_avx2(skl__v_avx2 a)
 }
 
 /* Eight rows at once: steps 4, 2 and 1 of the tree on pairs of rows, which leaves even rows left of odd ones. */
-SKL__V_AVX2 __m256 skl__vsum8x8_avx2(const skl__v_avx2 rows[8])
-{
-    __m256 eight[8], four[4], two[2], one;
-    int i;
-    SKL__UNROLL for (i = 0; i < 8; i++) eight[i] = _mm256_add_ps(rows[i].lo, rows[i].hi);
-    SKL__UNROLL for (i = 0; i < 4; i++)
-        four[i] = _mm256_add_ps(_mm256_permute2f128_ps(eight[2 * i], eight[2 * i + 1], 0x20),
-                                _mm256_permute2f128_ps(eight[2 * i], eight[2 * i + 1], 0x31));
-    SKL__UNROLL for (i = 0; i < 2; i++)
-        two[i] = _mm256_add_ps(_mm256_shuffle_ps(four[2 * i], four[2 * i + 1], 0x44),
-                               _mm256_shuffle_ps(four[2 * i], four[2 * i + 1], 0xee));
-    one = _mm256_add_ps(_mm256_shuffle_ps(two[0], two[1], 0x88), _mm256_shuffle_ps(two[0], two[1], 0xdd));
-    return _mm256_permutevar8x32_ps(one, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-}
-
-SKL__V_AVX2 skl__v_avx2 skl__vsum16_avx2(const skl__v_avx2 rows[16])
-{
-    return skl__vpair_avx2(skl__vsum8x8_avx2(rows), skl__vsum8x8_avx2(rows + 8));
-}
+#define SKL__ROWS_AVX2(name, eight_rows, join)                                                                              \
+    SKL__V_AVX2 __m256 eight_rows(const skl__v_avx2 rows[8])                                                                \
+    {                                                                                                                       \
+        __m256 eight[8], four[4], two[2], one;                                                                              \
+        int i;                                                                                                              \
+        SKL__UNROLL for (i = 0; i < 8; i++) eight[i] = join(rows[i].lo, rows[i].hi);                                        \
+        SKL__UNROLL for (i = 0; i < 4; i++)                                                                                 \
+            four[i] = join(_mm256_permute2f128_ps(eight[2 * i], eight[2 * i + 1], 0x20),                                    \
+                           _mm256_permute2f128_ps(eight[2 * i], eight[2 * i + 1], 0x31));                                   \
+        SKL__UNROLL for (i = 0; i < 2; i++)                                                                                 \
+            two[i] = join(_mm256_shuffle_ps(four[2 * i], four[2 * i + 1], 0x44),                                            \
+                          _mm256_shuffle_ps(four[2 * i], four[2 * i + 1], 0xee));                                           \
+        one = join(_mm256_shuffle_ps(two[0], two[1], 0x88), _mm256_shuffle_ps(two[0], two[1], 0xdd));                       \
+        return _mm256_permutevar8x32_ps(one, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));                                    \
+    }                                                                                                                       \
+                                                                                                                            \
+    SKL__V_AVX2 skl__v_avx2 name(const skl__v_avx2 rows[16])                                                                \
+    {                                                                                                                       \
+        return skl__vpair_avx2(eight_rows(rows), eight_rows(rows + 8));                                                     \
+    }
+SKL__ROWS_AVX2(skl__vsum16_avx2, skl__vsum8x8_avx2, _mm256_add_ps)
+SKL__ROWS_AVX2(skl__vlargest16_avx2, skl__vlargest8x8_avx2, _mm256_max_ps)
+#undef SKL__ROWS_AVX2
 
 SKL__V_AVX512 __m512 skl__vset_avx512(float x) { return _mm512_set1_ps(x); }
 SKL__V_AVX512 __m512 skl__vload_avx512(const void *p) { return _mm512_loadu_ps(p); }
@@ -5747,10 +5780,7 @@ SKL__V_AVX512 __m512 skl__vmul_avx512(__m512 a, __m512 b)
     return a;
 }
 
-SKL__V_AVX512 __m512 skl__vpow2_avx512(__m512 t)
-{
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_castps_si512(t), _mm512_set1_epi32(127)), 23));
-}
+SKL__V_AVX512 __m512 skl__vldexp_avx512(__m512 a, __m512 n) { return _mm512_scalef_ps(a, n); }
 
 SKL__V_AVX512 __m512 skl__vless_avx512(__m512 a, __m512 b, __m512 x, __m512 y)
 {
@@ -5780,23 +5810,27 @@ SKL__V_AVX512 float skl__vlargest_avx512(__m512 a)
 }
 
 /* Sixteen rows at once; each step of the tree halves the registers. Rows end up as 0 4 8 12, 1 5 9 13, ... */
-SKL__V_AVX512 __m512 skl__vsum16_avx512(const __m512 rows[16])
-{
-    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    __m512 eight[8], four[4], two[2];
-    int i;
-    SKL__UNROLL for (i = 0; i < 8; i++)
-        eight[i] = _mm512_add_ps(_mm512_shuffle_f32x4(rows[2 * i], rows[2 * i + 1], 0x44),
-                                 _mm512_shuffle_f32x4(rows[2 * i], rows[2 * i + 1], 0xee));
-    SKL__UNROLL for (i = 0; i < 4; i++)
-        four[i] = _mm512_add_ps(_mm512_shuffle_f32x4(eight[2 * i], eight[2 * i + 1], 0x88),
-                                _mm512_shuffle_f32x4(eight[2 * i], eight[2 * i + 1], 0xdd));
-    SKL__UNROLL for (i = 0; i < 2; i++)
-        two[i] = _mm512_add_ps(_mm512_shuffle_ps(four[2 * i], four[2 * i + 1], 0x44),
-                               _mm512_shuffle_ps(four[2 * i], four[2 * i + 1], 0xee));
-    return _mm512_permutexvar_ps(order, _mm512_add_ps(_mm512_shuffle_ps(two[0], two[1], 0x88),
-                                                      _mm512_shuffle_ps(two[0], two[1], 0xdd)));
-}
+#define SKL__ROWS_AVX512(name, join)                                                                                        \
+    SKL__V_AVX512 __m512 name(const __m512 rows[16])                                                                        \
+    {                                                                                                                       \
+        const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);                      \
+        __m512 eight[8], four[4], two[2], one;                                                                              \
+        int i;                                                                                                              \
+        SKL__UNROLL for (i = 0; i < 8; i++)                                                                                 \
+            eight[i] = join(_mm512_shuffle_f32x4(rows[2 * i], rows[2 * i + 1], 0x44),                                       \
+                            _mm512_shuffle_f32x4(rows[2 * i], rows[2 * i + 1], 0xee));                                      \
+        SKL__UNROLL for (i = 0; i < 4; i++)                                                                                 \
+            four[i] = join(_mm512_shuffle_f32x4(eight[2 * i], eight[2 * i + 1], 0x88),                                      \
+                           _mm512_shuffle_f32x4(eight[2 * i], eight[2 * i + 1], 0xdd));                                     \
+        SKL__UNROLL for (i = 0; i < 2; i++)                                                                                 \
+            two[i] = join(_mm512_shuffle_ps(four[2 * i], four[2 * i + 1], 0x44),                                            \
+                          _mm512_shuffle_ps(four[2 * i], four[2 * i + 1], 0xee));                                           \
+        one = join(_mm512_shuffle_ps(two[0], two[1], 0x88), _mm512_shuffle_ps(two[0], two[1], 0xdd));                       \
+        return _mm512_permutexvar_ps(order, one);                                                                           \
+    }
+SKL__ROWS_AVX512(skl__vsum16_avx512, _mm512_add_ps)
+SKL__ROWS_AVX512(skl__vlargest16_avx512, _mm512_max_ps)
+#undef SKL__ROWS_AVX512
 
 #endif /* SKL__X86_KERNELS */
 
@@ -5952,12 +5986,23 @@ SKL__INLINE skl__v_neon skl__vabs_neon(skl__v_neon a)
     return a;
 }
 
-SKL__INLINE skl__v_neon skl__vpow2_neon(skl__v_neon t)
+/* n + SKL__MAGIC -> 2^n, -126 <= n <= 127 */
+SKL__INLINE float32x4_t skl__pow2_neon(float32x4_t t)
 {
+    return vreinterpretq_f32_u32(vshlq_n_u32(vaddq_u32(vreinterpretq_u32_f32(t), vdupq_n_u32(127)), 23));
+}
+
+/* As in the scalar vocabulary. */
+SKL__INLINE skl__v_neon skl__vldexp_neon(skl__v_neon a, skl__v_neon n)
+{
+    const float32x4_t magic = vdupq_n_f32(SKL__MAGIC);
     int i;
-    for (i = 0; i < 4; i++)
-        t.part[i] = vreinterpretq_f32_u32(vshlq_n_u32(vaddq_u32(vreinterpretq_u32_f32(t.part[i]), vdupq_n_u32(127)), 23));
-    return t;
+    for (i = 0; i < 4; i++) {
+        const float32x4_t half = vfmaq_f32(magic, n.part[i], vdupq_n_f32(0.5f));
+        const float32x4_t rest = vsubq_f32(n.part[i], vsubq_f32(half, magic));
+        a.part[i] = vmulq_f32(vmulq_f32(a.part[i], skl__pow2_neon(half)), skl__pow2_neon(vaddq_f32(rest, magic)));
+    }
+    return a;
 }
 
 SKL__INLINE skl__v_neon skl__vless_neon(skl__v_neon a, skl__v_neon b, skl__v_neon x, skl__v_neon y)
@@ -6012,6 +6057,14 @@ SKL__INLINE skl__v_neon skl__vsum16_neon(const skl__v_neon rows[16])
     int i;
     for (i = 0; i < 16; i++) sums[i] = skl__vsum_neon(rows[i]);
     return skl__vload_neon(sums);
+}
+
+SKL__INLINE skl__v_neon skl__vlargest16_neon(const skl__v_neon rows[16])
+{
+    float largest[16];
+    int i;
+    for (i = 0; i < 16; i++) largest[i] = skl__vlargest_neon(rows[i]);
+    return skl__vload_neon(largest);
 }
 
 #endif /* SKL__ARM_KERNELS */
@@ -6181,12 +6234,12 @@ SKL__HELPER void SKL__LANE(skl__vstore_at)(float *y, skl__v v, size_t i, size_t 
     else SKL__LANE(skl__vstore_part)(y + i, v, n - i);
 }
 
-/* exp: x = n ln 2 + r, |r| <= ln 2 / 2; a polynomial of degree 7 for exp(r); 2^n applied in two exact steps, the second of which
- * may round into the subnormals. 0 below -105, infinity above 88.73; NaN stays NaN. Error below 1.1 ulp. */
+/* exp: x = n ln 2 + r, |r| <= ln 2 / 2; a polynomial of degree 7 for exp(r), and 2^n, which may round into the subnormals. 0 below
+ * -105, infinity above 88.73; NaN stays NaN. Error below 1.1 ulp. */
 SKL__HELPER skl__v SKL__LANE(skl__vexp)(skl__v x)
 {
     const skl__v magic = skl__vset(SKL__MAGIC);
-    skl__v t, n, r, p, half;
+    skl__v t, n, r, p;
     x = skl__vmin(skl__vset(89.0f), skl__vmax(skl__vset(-105.0f), x));
     t = skl__vfma(x, skl__vset(1.44269504f), magic);
     n = skl__vsub(t, magic);
@@ -6200,10 +6253,7 @@ SKL__HELPER skl__v SKL__LANE(skl__vexp)(skl__v x)
     p = skl__vfma(p, r, skl__vset(5.0000001201e-1f));
     p = skl__vfma(p, skl__vmul(r, r), r);
     p = skl__vadd(p, skl__vset(1.0f));
-    half = skl__vfma(n, skl__vset(0.5f), magic);
-    p = skl__vmul(p, skl__vpow2(half));
-    n = skl__vsub(n, skl__vsub(half, magic));
-    return skl__vmul(p, skl__vpow2(skl__vadd(n, magic)));
+    return skl__vldexp(p, n);
 }
 
 /* 1 / (1 + exp(-x)), from exp(-|x|) so that nothing overflows and small results keep their digits. Error below 2.5 ulp. */
@@ -6359,13 +6409,29 @@ SKL__KERNEL void SKL__LANE(skl__rope)(float *x, const float *cosine, const float
     }
 }
 
-/* Sixteen codes round(x / scale), to nearest even, within the levels; all zero for a scale of zero. */
-SKL__HELPER skl__v SKL__LANE(skl__vcodes)(skl__v x, float scale, float levels)
+/* 1 / scale, or 0 where remainders of a division would lose bits, and for what is no scale. */
+SKL__HELPER skl__v SKL__LANE(skl__vinverse)(skl__v scale)
 {
-    const skl__v magic = skl__vset(SKL__MAGIC);
-    skl__v q = skl__vdiv(x, skl__vset(scale > 0.0f ? scale : 1.0f));
+    const skl__v least = skl__vset(7.88860905e-31f); /* 2^-100 */
+    return skl__vless(least, scale, skl__vdiv(skl__vset(1.0f), scale), skl__vset(0.0f));
+}
+
+/* The quotients where there is no inverse; 0 for a scale of 0. */
+SKL__NOINLINE SKL__FUNCTION skl__v SKL__LANE(skl__vdivided)(skl__v x, float scale)
+{
+    return scale > 0.0f ? skl__vdiv(x, skl__vset(scale)) : skl__vset(0.0f);
+}
+
+/* Sixteen codes round(x / scale), to nearest even, within the levels. The quotient is made of the inverse and its remainder, which
+ * takes less than a division. Its last bit may be another one, but the code never is: for every scale of a binade, all x within 8
+ * steps of the middle between two codes were tried. */
+SKL__HELPER skl__v SKL__LANE(skl__vcodes)(skl__v x, float scale, float inverse, float levels)
+{
+    const skl__v magic = skl__vset(SKL__MAGIC), factor = skl__vset(inverse);
+    skl__v q = skl__vmul(x, factor);
+    q = skl__vfma(skl__vfma(q, skl__vset(-scale), x), factor, q);
+    if (!(inverse > 0.0f)) q = SKL__LANE(skl__vdivided)(x, scale);
     q = skl__vmax(skl__vmin(q, skl__vset(levels)), skl__vset(-levels));
-    if (!(scale > 0.0f)) q = skl__vset(0.0f);
     return skl__vsub(skl__vadd(q, magic), magic);
 }
 
@@ -6378,30 +6444,67 @@ SKL__HELPER float SKL__LANE(skl__magnitude)(const float *x, size_t n)
     return skl__vlargest(largest);
 }
 
-/* Quantises one row of activations: round(x / s) to nearest even, s = max|x| / levels over 32 values or the whole row.
+/* Codes of n <= 32 values; returns their strided partial sums.        x, codes  [n] */
+SKL__HELPER skl__v SKL__LANE(skl__quantise_group)(const float *x, size_t n, float scale, float inverse, float levels,
+                                                  int8_t *codes)
+{
+    skl__v total = skl__vset(0.0f);
+    size_t i;
+    SKL__LANES_UNROLL for (i = 0; i < 32; i += 16) {
+        skl__v q;
+        int8_t bytes[16];
+        if (i >= n) continue;
+        q = SKL__LANE(skl__vcodes)(skl__vload_at(x, i, n), scale, inverse, levels);
+        total = skl__vadd(total, q);
+        if (n - i >= 16) {
+            skl__vstore_i8(codes + i, q);
+        } else {
+            skl__vstore_i8(bytes, q);
+            memcpy(codes + i, bytes, n - i);
+        }
+    }
+    return total;
+}
+
+/* Largest magnitudes of 32 values each, of up to sixteen such groups; 0 beyond n.        x  [n] */
+SKL__HELPER skl__v SKL__LANE(skl__vmagnitudes)(const float *x, size_t n)
+{
+    skl__v largest[16];
+    size_t g;
+    for (g = 0; g < 16; g++) {
+        const size_t begin = g * 32;
+        largest[g] = begin < n ? skl__vabs(skl__vload_at(x, begin, n)) : skl__vset(0.0f);
+        if (begin + 16 < n) largest[g] = skl__vmax(skl__vabs(skl__vload_at(x, begin + 16, n)), largest[g]);
+    }
+    return skl__vlargest16(largest);
+}
+
+/* Quantises one row of activations: round(x / s) to nearest even, s = max|x| / levels over 32 values or the whole row. Sixteen
+ * groups at a time: what crosses lanes, and the divisions, are done once for all of them.
  *   x  [n]    codes  [n]    scales  [ceil(n / 32)] or [1]    sums  [ceil(n / 32)], of the codes of 32 */
 SKL__KERNEL void SKL__LANE(skl__quantise)(const float *x, size_t n, float levels, int row, int8_t *codes, float *scales,
                                           int32_t *sums)
 {
-    float scale = row ? skl__div(SKL__LANE(skl__magnitude)(x, n), levels) : 0.0f;
-    size_t i, half;
-    if (row) scales[0] = scale;
-    for (i = 0; i < n; i += 32) {
-        const size_t count = n - i < 32 ? n - i : 32;
-        skl__v total = skl__vset(0.0f);
-        if (!row) scales[i / 32] = scale = skl__div(SKL__LANE(skl__magnitude)(x + i, count), levels);
-        for (half = 0; half < count; half += 16) {
-            const skl__v q = SKL__LANE(skl__vcodes)(skl__vload_at(x + i, half, count), scale, levels);
-            int8_t bytes[16];
-            total = skl__vadd(total, q);
-            if (count - half >= 16) {
-                skl__vstore_i8(codes + i + half, q);
-            } else {
-                skl__vstore_i8(bytes, q);
-                memcpy(codes + i + half, bytes, count - half);
-            }
+    skl__v scale = skl__vset(row ? skl__div(SKL__LANE(skl__magnitude)(x, n), levels) : 0.0f);
+    float scale_of[16], inverse_of[16], sum_of[16];
+    size_t begin, g;
+    if (row) SKL__LANE(skl__vstore_at)(scales, scale, 0, 1);
+    for (begin = 0; begin < n; begin += 512) {
+        const size_t count = n - begin < 512 ? n - begin : 512, groups = (count + 31) / 32;
+        skl__v totals[16];
+        if (!row) {
+            scale = skl__vdiv(SKL__LANE(skl__vmagnitudes)(x + begin, count), skl__vset(levels));
+            SKL__LANE(skl__vstore_at)(scales + begin / 32, scale, 0, groups);
         }
-        sums[i / 32] = (int32_t)skl__vsum(total); /* exact: integers below 2^13 */
+        skl__vstore(scale_of, scale);
+        skl__vstore(inverse_of, SKL__LANE(skl__vinverse)(scale));
+        for (g = 0; g < 16; g++) {
+            const size_t at = begin + g * 32, left = at < n ? n - at : 0;
+            totals[g] = left >= 32 ? SKL__LANE(skl__quantise_group)(x + at, 32, scale_of[g], inverse_of[g], levels, codes + at)
+                                   : SKL__LANE(skl__quantise_group)(x + at, left, scale_of[g], inverse_of[g], levels, codes + at);
+        }
+        skl__vstore(sum_of, skl__vsum16(totals));
+        for (g = 0; g < groups; g++) sums[begin / 32 + g] = (int32_t)sum_of[g]; /* exact: integers below 2^13 */
     }
 }
 
@@ -6622,7 +6725,8 @@ SKL__FUNCTION void SKL__LANE(skl__codes_tile)(float *y, const skl__matrix *w, si
             const size_t in = k % 32; /* place within a run of 32 */
             const skl__v input = skl__vset(x[k]);
             const skl__v code = bits == 8 ? skl__vload_s32(codes + k / 4 * 64, (int)(k % 4) * 8)
-                                          : skl__vload_u32(codes + k / 32 * 256 + in % 16 / 4 * 64, (int)(in % 4 * 8 + in / 16 * 4));
+                                          : skl__vload_u32(codes + k / 32 * 256 + in % 16 / 4 * 64,
+                                                           (int)(in % 4 * 8 + in / 16 * 4));
             sum = skl__vfma(skl__vsub(code, offset), input, sum);
             total = skl__vadd(total, input);
         }
@@ -6674,7 +6778,7 @@ SKL__HELPER void SKL__LANE(skl__vload_keys)(skl__v two[2], const unsigned char *
 typedef struct SKL__LANE(skl__kv_coder) {
     skl_kv kv;
     float levels;
-    float scale[16];                   /* of each position, with codes                                                  */
+    float scale[16], inverse[16];      /* of each position, with codes                                                  */
 } SKL__LANE(skl__kv_coder);
 
 /* Coder of up to 16 keys or values; leaves the scales in the cache.        x  [count][stride]    scales  [count] */
@@ -6689,6 +6793,7 @@ SKL__FUNCTION SKL__LANE(skl__kv_coder) SKL__LANE(skl__kv_coder_of)(skl_kv kv, co
     if (kv == SKL_KV_I8 || kv == SKL_KV_I4)
         for (i = 0; i < count; i++)
             scales[i] = coder.scale[i] = skl__div(SKL__LANE(skl__magnitude)(x + i * stride, head_dim), coder.levels);
+    skl__vstore(coder.inverse, SKL__LANE(skl__vinverse)(skl__vload(coder.scale)));
     return coder;
 }
 
@@ -6697,7 +6802,8 @@ SKL__HELPER skl__v SKL__LANE(skl__vload_coded)(const SKL__LANE(skl__kv_coder) *c
                                                size_t head_dim)
 {
     const skl__v v = d < head_dim ? skl__vload_at(x, d, head_dim) : skl__vset(0.0f);
-    return coder->kv == SKL_KV_I8 || coder->kv == SKL_KV_I4 ? SKL__LANE(skl__vcodes)(v, coder->scale[i], coder->levels) : v;
+    if (coder->kv != SKL_KV_I8 && coder->kv != SKL_KV_I4) return v;
+    return SKL__LANE(skl__vcodes)(v, coder->scale[i], coder->inverse[i], coder->levels);
 }
 
 /* Sixteen coded values; i4: twice sixteen, code + 8 of `odd` in the high nibbles. A byte is stored as the int8 of its bits. */
@@ -9891,9 +9997,11 @@ static void skl__attend_task(void *arg, size_t item)
     const skl__pass *pass = call->pass;
     const size_t kv_heads = pass->s->model->config.kv_heads, run = item % call->runs, kv_head = item / call->runs % kv_heads;
     const skl__range tokens = skl__token_block(pass->n, call->blocks, item / call->runs / kv_heads);
-    const size_t left = skl__token_runs(tokens.end - tokens.begin), first = tokens.begin + (left - 1 - run) * SKL__TOKEN_RUN;
+    const size_t left = skl__token_runs(tokens.end - tokens.begin);
+    size_t first;
 
-    if (run >= left) return;
+    if (run >= left) return; /* this block has a run less than others */
+    first = tokens.begin + (left - 1 - run) * SKL__TOKEN_RUN;
     if (pass->n == 1) skl__prepare_heads(pass, 0, 1, kv_head);
     skl__attend_heads(pass, first, tokens.end - first < SKL__TOKEN_RUN ? tokens.end : first + SKL__TOKEN_RUN, kv_head);
 }
@@ -10806,7 +10914,7 @@ SKL_API skl_status skl_sample(skl_sampler *sampler, const float *logits, const i
 #undef skl__vmin
 #undef skl__vmax
 #undef skl__vabs
-#undef skl__vpow2
+#undef skl__vldexp
 #undef skl__vless
 #undef skl__vswap
 #undef skl__vzip_low
@@ -10814,6 +10922,7 @@ SKL_API skl_status skl_sample(skl_sampler *sampler, const float *logits, const i
 #undef skl__vsum
 #undef skl__vlargest
 #undef skl__vsum16
+#undef skl__vlargest16
 #undef SKL__MAGIC
 #undef SKL__SCALAR
 #undef SKL__TARGET_AVX2
@@ -10836,8 +10945,8 @@ SKL_API skl_status skl_sample(skl_sampler *sampler, const float *logits, const i
 #undef SKL__WORKER_STACK
 #undef SKL__TRY
 #undef SKL__CHUNK
-#undef SKL__SHARE_TOKENS
 #undef SKL__TOKEN_RUN
+#undef SKL__SHARE_TOKENS
 #undef SKL__ITEM_TILES
 #undef SKL__PRODUCTS
 #undef SKL__ROUTER_CLAMP

@@ -868,6 +868,102 @@ static void test_gate_product(void)
 
 /* --- packing loses nothing --- */
 
+/* --- quantisation of activations --- */
+
+/* A value that makes the scale, then values within some steps of the middle between two codes: there, a quotient that is off by a
+ * last bit would give another code.        x  [n] */
+static void near_middles(float *x, size_t n, int exponent, float levels)
+{
+    const float largest = (float)ldexp(random_between(1.0, 2.0), exponent), scale = (float)((double)largest / (double)levels);
+    size_t i;
+    int step;
+
+    for (i = 0; i < n; i++) {
+        const double middle = floor(random_between(0.0, (double)levels)) + 0.5;
+        x[i] = (float)(middle * (double)scale);
+        for (step = (int)random_between(0.0, 5.0); step > 0; step--) x[i] = nextafterf(x[i], random_bits() & 1 ? largest : 0.0f);
+        if (x[i] > largest) x[i] = largest;
+        if (random_bits() & 1) x[i] = -x[i];
+    }
+    x[(size_t)random_between(0.0, (double)n)] = largest;
+}
+
+/* As the format defines it. A quotient of floats is rounded once more by way of double, which changes nothing.
+ *   x, codes  [n] */
+static float quantise_by_definition(const float *x, size_t n, float largest, float levels, int *codes)
+{
+    const float scale = (float)((double)largest / (double)levels);
+    size_t i;
+
+    for (i = 0; i < n; i++) {
+        const double quotient = scale > 0.0f ? (double)(float)((double)x[i] / (double)scale) : 0.0;
+        codes[i] = (int)rint(quotient < -(double)levels ? -(double)levels : quotient > (double)levels ? (double)levels : quotient);
+    }
+    return scale;
+}
+
+static float largest_of(const float *x, size_t n)
+{
+    float largest = 0.0f;
+    size_t i;
+
+    for (i = 0; i < n; i++) largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest;
+    return largest;
+}
+
+enum { MOST_VALUES = 1100 };
+
+static void check_codes(const skl__lane_kernels *lanes, const float *x, size_t n, float levels, int row)
+{
+    static int8_t codes[MOST_VALUES + 1];
+    static int wanted[MOST_VALUES];
+    float scales[MOST_VALUES / 32 + 2];
+    int32_t sums[MOST_VALUES / 32 + 2];
+    const float largest = largest_of(x, n);
+    size_t begin, i, wrong = 0;
+
+    memset(codes, 99, sizeof codes);
+    memset(scales, 0, sizeof scales);
+    memset(sums, 0x55, sizeof sums);
+    lanes->quantise(x, n, levels, row, codes, scales, sums);
+    for (begin = 0; begin < n; begin += 32) {
+        const size_t count = n - begin < 32 ? n - begin : 32;
+        const float scale = quantise_by_definition(x + begin, count, row ? largest : largest_of(x + begin, count), levels,
+                                                   wanted + begin);
+        int32_t sum = 0;
+        for (i = begin; i < begin + count; i++) {
+            wrong += codes[i] != wanted[i];
+            sum += wanted[i];
+        }
+        CHECK(scales[row ? 0 : begin / 32] == scale);
+        CHECK_EQ_INT(sums[begin / 32], sum);
+    }
+    CHECK_EQ_INT(wrong, 0);
+    CHECK_EQ_INT(codes[n], 99);
+    CHECK(sums[(n + 31) / 32] == 0x55555555 && scales[row ? 1 : (n + 31) / 32] == 0.0f);
+}
+
+static void test_codes(void)
+{
+    static const size_t sizes[] = {1, 15, 16, 17, 31, 32, 33, 64, 511, 512, 513, 1024, 1057};
+    static const int exponents[] = {-149, -130, -126, -101, -94, -93, -92, -60, -1, 0, 1, 40, 126};
+    static float x[MOST_VALUES];
+    size_t s, e, level, begin;
+    int round;
+
+    for (round = 0; round < 4; round++) /* 127 or 7 levels, groups or rows */
+        for (s = 0; s < sizeof sizes / sizeof *sizes; s++)
+            for (e = 0; e < sizeof exponents / sizeof *exponents; e++) {
+                const float levels = round & 1 ? 7.0f : 127.0f;
+                const size_t run = round & 2 ? sizes[s] : 32;
+                for (begin = 0; begin < sizes[s]; begin += run)
+                    near_middles(x + begin, sizes[s] - begin < run ? sizes[s] - begin : run, exponents[e], levels);
+                if (begin > 64 && run == 32) memset(x + 32, 0, 32 * sizeof *x); /* and a group of zeros */
+                for (level = 0; level < SKL__KERNEL_ROWS; level++)
+                    if (level_at(level)) check_codes(level_at(level)->lanes, x, sizes[s], levels, round & 2);
+            }
+}
+
 static void test_packing(void)
 {
     static const int types[] = {SKL_TYPE_Q4_0, SKL_TYPE_Q4_1, SKL_TYPE_Q8_0, SKL_TYPE_Q4_K,
@@ -1166,6 +1262,7 @@ int main(void)
     test_double_functions();
     test_halves();
     test_gate_product();
+    test_codes();
     test_packing();
     test_products();
     test_attention();
