@@ -218,8 +218,8 @@ SKL_API skl_status skl_value_next_string(skl_value *array, const char **text, si
  * >>model-api                                                                                                     Models
  *
  * A model is the weights of a file, bound and validated. It is immutable and may be shared by sessions on any threads;
- * it must outlive them. F32, F16, BF16 and packed weights are used where they lie in the file; other quantised types are
- * rearranged once, at open, into private memory.
+ * it must outlive them. F32, F16, BF16 and packed matrices are used where they lie in the file; other quantised types are
+ * rearranged once, at open, into private memory. Vectors and the second matrix of a norm's gate are copied.
  * ================================================================================================================== */
 
 typedef struct skl_model skl_model;
@@ -237,7 +237,7 @@ typedef struct skl_session_desc skl_session_desc; /* >>session-api */
 /* Bytes, by who pays for them. */
 typedef struct skl_memory {
     uint64_t mapped;      /* file pages, shared with the page cache and other processes (0 when read or given in memory) */
-    uint64_t weights;     /* private: rearranged weights, and the file itself when it was read */
+    uint64_t weights;     /* private: weights that were rearranged or copied, and the file itself when it was read */
     uint64_t tables;      /* private: the lists of keys, tensors and layers that a model keeps */
     uint64_t kv;          /* private: keys and values of the session's whole context */
     uint64_t scratch;     /* private: everything else of the session; kv + scratch is one allocation of exactly that size */
@@ -302,8 +302,9 @@ typedef struct skl_probe_view {
 
 struct skl_session_desc {
     size_t size;                /* sizeof(skl_session_desc), or 0 */
-    size_t context;             /* most tokens the session holds; 0 = skl_model_context(model). More is allowed; what a model
-                                   makes of positions it was not made for is another matter */
+    size_t context;             /* most tokens the session holds, memory for which is taken at open; 0 =
+                                   skl_model_context(model), which may be gigabytes. More is allowed; what a model makes of
+                                   positions it was not made for is another matter */
     size_t chunk;               /* most tokens per pass through the layers; 0 = 192. Bounds scratch memory, and is what a
                                    cancelled call may lose */
     skl_activation activation;

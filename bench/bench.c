@@ -900,6 +900,7 @@ static int model_print_memory(const model_bench *m, double resident)
     print_single("open", isa, threads, m->open_seconds * 1e3, "ms");
     print_single("memory mapped", isa, threads, (double)memory.mapped * 1e-6, "MB");
     print_single("memory weights", isa, threads, (double)memory.weights * 1e-6, "MB");
+    print_single("memory tables", isa, threads, (double)memory.tables * 1e-6, "MB");
     print_single("memory kv", isa, threads, (double)memory.kv * 1e-6, "MB");
     print_single("memory scratch", isa, threads, (double)memory.scratch * 1e-6, "MB");
     if (resident > 0.0) print_single("peak resident", isa, threads, resident * 1e-6, "MB");
@@ -968,6 +969,19 @@ static int run_model(void)
     return code == CLI_GO_ON ? cli_finish() : code;
 }
 
+/* An option that a command does not read is a mistake of whoever gave it. */
+static int check_options(const char *command)
+{
+    const int tokens = arguments.prompt != 512 || arguments.decode != 128 || arguments.depth;
+    const int model = arguments.model || arguments.synth || arguments.write;
+
+    if (!strcmp(command, "model")) return CLI_GO_ON;
+    if (model || tokens || arguments.activation || arguments.group || arguments.kv)
+        return cli_usage("%.60s takes no option of a model", command);
+    if (!strcmp(command, "limits") && arguments.isa) return cli_usage("limits measures every level; it takes no --isa");
+    return CLI_GO_ON;
+}
+
 int main(int argc, char **argv)
 {
     const char *command = NULL;
@@ -977,6 +991,8 @@ int main(int argc, char **argv)
     code = cli_parse(argc, argv, help, options, &command, 1);
     if (code != CLI_GO_ON) return code;
     if (!command) return cli_usage("say what to measure: limits, kernels or model");
+    code = check_options(command);
+    if (code != CLI_GO_ON) return code;
     if (!strcmp(command, "limits")) return run_limits();
     if (!strcmp(command, "kernels")) return run_kernels();
     if (!strcmp(command, "model")) return run_model();

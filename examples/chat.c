@@ -384,10 +384,10 @@ static void print_stats(const chat *c, const stats *s)
 
     skl_model_memory(c->model, &desc, &m, &error);
     cli_say("prompt %zu tokens (%zu more reused) %.1f tok/s, decode %zu tokens %.1f tok/s, "
-            "memory %.1f MiB mapped + %.1f weights + %.1f KV + %.1f scratch, %s, %zu threads, seed %llu",
+            "memory %.1f MiB mapped + %.1f weights and tables + %.1f KV + %.1f scratch, %s, %zu threads, seed %llu",
             s->prompt_tokens, s->reused_tokens, per_second(s->prompt_tokens, s->prompt_seconds),
             s->answer_tokens, per_second(s->answer_tokens, s->answer_seconds),
-            (double)m.mapped / mib, (double)m.weights / mib, (double)m.kv / mib, (double)m.scratch / mib,
+            (double)m.mapped / mib, (double)(m.weights + m.tables) / mib, (double)m.kv / mib, (double)m.scratch / mib,
             skl_isa_name(skl_session_isa(c->session)), skl_session_threads(c->session),
             (unsigned long long)arguments.seed);
 }

@@ -101,6 +101,10 @@ static void test_manners(void)
         CHECK_STR(r.err.bytes, "");
         process_free(&r);
         check_complaint(process_run("", 0, programs[i], "--no-such-option", (char *)NULL), 2, "--no-such-option");
+        if (strcmp(programs[i], "bench") != 0) continue; /* an option that a command does not read */
+        check_complaint(process_run("", 0, "bench", "limits", "--kv", "i4", (char *)NULL), 2, "limits");
+        check_complaint(process_run("", 0, "bench", "limits", "--isa", "scalar", (char *)NULL), 2, "--isa");
+        check_complaint(process_run("", 0, "bench", "kernels", "-p", "3", (char *)NULL), 2, "kernels");
     }
 }
 
