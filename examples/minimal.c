@@ -28,6 +28,7 @@ int main(int argc, char **argv)
 
     model_desc.source.path = argv[1];
     status = skl_model_open(&model, &model_desc, &error);
+    if (!status && n + 64 < skl_model_context(model)) session_desc.context = n + 64;  /* its memory is taken at once */
     if (!status) status = skl_session_open(&session, model, &session_desc, &error);
     if (!status) {
         vocab = skl_model_vocab(model);
