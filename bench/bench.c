@@ -40,12 +40,14 @@ static const char help[] =
     "Exit code: 0 done, 1 failed, 2 wrong usage.\n";
 
 #define BENCH_REPEATS 64
+#define BENCH_PROMPT 512
+#define BENCH_DECODE 128
 
 static struct {
     const char *model, *synth, *write;
     int json, activation, group, kv, isa;
     size_t prompt, decode, depth, repeats, threads;
-} arguments = {NULL, NULL, NULL, 0, 0, 0, 0, 0, 512, 128, 0, 5, 0};
+} arguments = {NULL, NULL, NULL, 0, 0, 0, 0, 0, BENCH_PROMPT, BENCH_DECODE, 0, 5, 0};
 
 static const cli_option options[] = {
     {"-m", CLI_TEXT, &arguments.model, 0, 0, NULL},
@@ -972,10 +974,10 @@ static int run_model(void)
 /* An option that a command does not read is a mistake of whoever gave it. */
 static int check_options(const char *command)
 {
-    const int tokens = arguments.prompt != 512 || arguments.decode != 128 || arguments.depth;
+    const int tokens = arguments.prompt != BENCH_PROMPT || arguments.decode != BENCH_DECODE || arguments.depth;
     const int model = arguments.model || arguments.synth || arguments.write;
 
-    if (!strcmp(command, "model")) return CLI_GO_ON;
+    if (strcmp(command, "limits") && strcmp(command, "kernels")) return CLI_GO_ON;
     if (model || tokens || arguments.activation || arguments.group || arguments.kv)
         return cli_usage("%.60s takes no option of a model", command);
     if (!strcmp(command, "limits") && arguments.isa) return cli_usage("limits measures every level; it takes no --isa");
