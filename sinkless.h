@@ -6534,7 +6534,18 @@ SKL__KERNEL void SKL__LANE(skl__mix)(float *y, const float *sources, size_t stri
                                      size_t n)
 {
     size_t i, s;
-    for (i = 0; i < n; i += 16) {
+    int v;
+    for (i = 0; i + 64 <= n; i += 64) { /* four sums, so that no step waits for the one before */
+        skl__v sums[4];
+        SKL__LANES_UNROLL for (v = 0; v < 4; v++) sums[v] = skl__vset(0.0f);
+        for (s = 0; s < count; s++) {
+            const float *source = sources + s * stride + i;
+            SKL__LANES_UNROLL for (v = 0; v < 4; v++)
+                sums[v] = skl__vfma(skl__vset(weights[s]), skl__vload(source + 16 * v), sums[v]);
+        }
+        SKL__LANES_UNROLL for (v = 0; v < 4; v++) skl__vstore(y + i + 16 * v, sums[v]);
+    }
+    for (; i < n; i += 16) {
         skl__v sum = skl__vset(0.0f);
         for (s = 0; s < count; s++) sum = skl__vfma(skl__vset(weights[s]), skl__vload_at(sources + s * stride, i, n), sum);
         SKL__LANE(skl__vstore_at)(y, sum, i, n);
@@ -6556,9 +6567,9 @@ SKL__HELPER skl__v SKL__LANE(skl__vload_weights)(const unsigned char *weights, s
 #define SKL__LANES_ROWS (SKL__LANES_CHAINS >= 16 ? 4 : 2)
 
 /* Rows by one token or by as many tokens: chains enough to hide the latency of the multiply-add, and few enough for the
- * registers.        sums  [tokens][16 rows] */
+ * registers. The next rows lie `ahead` bytes further.        sums  [tokens][16 rows] */
 SKL__HELPER void SKL__LANE(skl__rows)(skl__v (*sums)[16], size_t first, const unsigned char *const *rows, const float *x,
-                                      int tokens, size_t n, skl__storage storage)
+                                      int tokens, size_t n, size_t ahead, skl__storage storage)
 {
     const size_t size = storage == SKL__ROWS_F32 ? 4 : 2;
     skl__v acc[SKL__LANES_ROWS][SKL__LANES_ROWS];
@@ -6571,7 +6582,7 @@ SKL__HELPER void SKL__LANE(skl__rows)(skl__v (*sums)[16], size_t first, const un
         SKL__LANES_UNROLL for (t = 0; t < tokens; t++) values[t] = skl__vload(x + (size_t)t * n + k);
         SKL__LANES_UNROLL for (r = 0; r < SKL__LANES_ROWS; r++) {
             const skl__v w = SKL__LANE(skl__vload_weights)(rows[r] + k * size, storage);
-            if (tokens == 1) SKL__FETCH(rows[r] + (k + SKL__LANES_ROWS * n) * size); /* too short for a prefetcher to learn */
+            if (tokens == 1) SKL__FETCH(rows[r] + k * size + ahead); /* rows are too short for a prefetcher to learn */
             SKL__LANES_UNROLL for (t = 0; t < tokens; t++) acc[t][r] = skl__vfma(w, values[t], acc[t][r]);
         }
     }
@@ -6602,7 +6613,7 @@ SKL__HELPER void SKL__LANE(skl__rows16)(float *y, size_t y_stride, const skl__ma
     const size_t begin = tile * 16, count = w->rows - begin < 16 ? w->rows - begin : 16, whole = w->columns / 16 * 16;
     const unsigned char *row = w->data + begin * w->stride, *rows[SKL__LANES_ROWS];
     skl__v sums[SKL__LANES_ROWS][16];
-    size_t r, i;
+    size_t r, i, ahead;
     int t;
     for (r = count; r < 16; r++)
         for (t = 0; t < tokens; t++) sums[t][r] = skl__vset(0.0f);
@@ -6611,7 +6622,8 @@ SKL__HELPER void SKL__LANE(skl__rows16)(float *y, size_t y_stride, const skl__ma
             rows[i] = row;
             if (r + i + 1 < count) row += w->stride;
         }
-        SKL__LANE(skl__rows)(sums, r, rows, x, tokens, w->columns, storage);
+        ahead = begin + r + SKL__LANES_ROWS < w->rows ? SKL__LANES_ROWS * w->stride : 0;
+        SKL__LANE(skl__rows)(sums, r, rows, x, tokens, w->columns, ahead, storage);
         if (whole < w->columns) SKL__LANE(skl__rows_rest)(sums, r, rows, x, tokens, whole, w->columns, storage);
     }
     for (t = 0; t < tokens; t++)
