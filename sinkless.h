@@ -2471,11 +2471,17 @@ static void skl__nibbles_write(unsigned char *bytes, const int8_t *codes)
     for (i = 0; i < 16; i++) bytes[i] = (unsigned char)(codes[i] | codes[i + 16] << 4);
 }
 
+/* Without an exit from the inner loop, whose length is known, so that compilers take vectors for it. */
 static int skl__all_finite(const float *x, size_t n)
 {
-    size_t i;
+    size_t i = 0, k;
 
-    for (i = 0; i < n; i++)
+    for (; i + 64 <= n; i += 64) {
+        int finite = 1;
+        for (k = 0; k < 64; k++) finite &= skl__is_finite(x[i + k]);
+        if (!finite) return 0;
+    }
+    for (; i < n; i++)
         if (!skl__is_finite(x[i])) return 0;
     return 1;
 }

@@ -819,6 +819,28 @@ static void test_halves(void)
     }
 }
 
+/* --- what is not finite is found wherever it stands --- */
+
+static void test_all_finite(void)
+{
+    static const uint32_t bits[] = {0x7f800000u, 0xff800000u, 0x7fc00000u, 0x7f800001u, 0xffffffffu}; /* infinities, NaNs */
+    enum { MOST = 200 };
+    float x[MOST];
+    size_t n, i;
+
+    for (n = 0; n <= MOST; n++) {
+        for (i = 0; i < MOST; i++) x[i] = i % 3 ? FLT_MAX : -1e-45f;
+        if (n < MOST) memcpy(&x[n], &bits[n % 5], sizeof *x); /* behind the end */
+        CHECK(skl__all_finite(x, n));
+        for (i = 0; i < n; i++) {
+            const float kept = x[i];
+            memcpy(&x[i], &bits[i % 5], sizeof *x);
+            CHECK(!skl__all_finite(x, n));
+            x[i] = kept;
+        }
+    }
+}
+
 /* --- a gate by columns: the bits of the product by rows and of the gate --- */
 
 static void test_gate_product(void)
@@ -1261,6 +1283,7 @@ int main(void)
     test_float_functions();
     test_double_functions();
     test_halves();
+    test_all_finite();
     test_gate_product();
     test_codes();
     test_packing();
