@@ -405,7 +405,11 @@ SKL_API skl_status skl_dequantize(int type, const void *data, size_t n, float *v
 
 /* How a matrix lies in a packed file: tiles of 16 rows, each tile its codes, then its scales, then its minima, padded to 64
  * bytes. A weight is scale * (code - 8) for 4-bit codes without minimum, scale * code for 8-bit codes without minimum, and
- * scale * code + minimum with one. */
+ * scale * code + minimum with one.
+ *
+ * In the file such a matrix is an I8 tensor of skl_packed_bytes elements. Metadata say what it holds: packing.version = 1, and
+ * five lists with an entry for each, packing.names (strings), .formats (bits | minimum << 8 | wide << 9), .columns, .rows and
+ * .groups (columns per scale). */
 typedef struct skl_layout {
     int bits;         /* 4 or 8 */
     int minimum;      /* non-zero: every group has a minimum */
@@ -434,7 +438,8 @@ SKL_API skl_status skl_unpack_row(const skl_layout *layout, const void *packed, 
 
 /* "scalar", "avx2", "avxvnni", "avx512", "avx512vnni", "neon", "neon-dotprod", "neon-i8mm"; "?" if there is no such level. */
 SKL_API const char *skl_isa_name(skl_isa isa);
-/* Levels that this build has and this CPU and operating system can run: bit (1u << isa). Scalar is always there. */
+/* Levels that this build has and this CPU and operating system can run: bit (1u << isa). Scalar is always there. The highest bit
+ * is the default; to allow only some levels, force the highest bit of what is left of the mask (skl_session_desc.isa). */
 SKL_API uint32_t skl_isa_available(void);
 /* Physical cores this process may use: affinity mask and cgroup quota considered; at least 1. */
 SKL_API size_t skl_default_threads(void);
@@ -482,6 +487,15 @@ SKL_API size_t skl_default_threads(void);
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#if defined(__linux__) && !defined(MADV_DONTNEED) /* plain -std=c99 hides it, and the system has it all the same */
+#define SKL__MADV_DONTNEED 4
+#if defined(__cplusplus)
+extern "C"
+#endif
+int madvise(void *data, size_t size, int advice);
+#elif defined(MADV_DONTNEED)
+#define SKL__MADV_DONTNEED MADV_DONTNEED
+#endif
 #if defined(__APPLE__)
 #include <sys/sysctl.h>
 #elif defined(__linux__) && defined(__aarch64__)
@@ -1887,16 +1901,16 @@ static skl_status skl__gguf_attach(skl_gguf *gguf, const skl_source *source, skl
 }
 
 /* Tells the system that whole pages of a mapped file are not needed for now, so that weights which were rearranged into
- * private memory do not count twice. Without madvise (Windows, plain -std=c99) the pages stay until memory runs short.
+ * private memory do not count twice. Without madvise (Windows) the pages stay until memory runs short.
  *   data  [size] within the file */
 static void skl__gguf_release_pages(const skl_gguf *gguf, const void *data, size_t size)
 {
-#if defined(MADV_DONTNEED)
+#if defined(SKL__MADV_DONTNEED)
     const size_t page = (size_t)skl__map_unit();
     const size_t lead = (page - (uintptr_t)data % page) % page;
 
     if (!gguf->mapping || size < lead + page) return;
-    madvise((char *)(uintptr_t)data + lead, (size - lead) / page * page, MADV_DONTNEED);
+    madvise((char *)(uintptr_t)data + lead, (size - lead) / page * page, SKL__MADV_DONTNEED);
 #else
     (void)gguf, (void)data, (void)size;
 #endif
@@ -2917,10 +2931,18 @@ static void skl__matmul_scalar(float *y, size_t y_stride, const skl__matrix *w, 
 
 #if defined(__clang__)
 #define SKL__UNROLL_4 _Pragma("unroll")
-#define SKL__HAS_AVXVNNI (__clang_major__ >= 12)
+#define SKL__SINCE(clang, gcc) (__clang_major__ >= (clang))
 #else
 #define SKL__UNROLL_4 _Pragma("GCC unroll 4")
-#define SKL__HAS_AVXVNNI (__GNUC__ >= 11)
+#define SKL__SINCE(clang, gcc) (__GNUC__ >= (gcc))
+#endif
+
+/* Levels that a compiler may lack; a test sets them to 0. */
+#if !defined(SKL__HAS_AVXVNNI)
+#define SKL__HAS_AVXVNNI SKL__SINCE(12, 11)
+#endif
+#if !defined(SKL__HAS_AVX512VNNI)
+#define SKL__HAS_AVX512VNNI SKL__SINCE(6, 8)
 #endif
 
 /* Keeps sums of integers in the order they are written in. GCC would make a tree of a chain: all products first, and more of
@@ -3738,10 +3760,12 @@ static void skl__matmul_avxvnni(float *y, size_t y_stride, const skl__matrix *w,
 
 /* --- 512 bits --- */
 
+#if SKL__HAS_AVX512VNNI
 SKL__INLINE SKL__TARGET(SKL__AVX512VNNI) __m512i skl__dot_vnni_512(__m512i sum, __m512i w, __m512i x)
 {
     return _mm512_dpbusd_epi32(sum, w, x);
 }
+#endif
 
 SKL__BODY_512 __m512i skl__dot_sign_512(__m512i sum, __m512i w, __m512i x)
 {
@@ -4124,6 +4148,7 @@ static void skl__matmul_q8_a8_avx512(float *y, size_t y_stride, const skl__matri
                     skl__stream_q8_a8_avx512);
 }
 
+#if SKL__HAS_AVX512VNNI
 static SKL__TARGET(SKL__AVX512VNNI) void skl__block_q4_avx512vnni(const skl__x86_block *b)
 {
     skl__block_each_512(b, 4, 4, 6, skl__dot_vnni_512, 0);
@@ -4148,6 +4173,7 @@ static void skl__matmul_avx512vnni(float *y, size_t y_stride, const skl__matrix 
                     w->storage == SKL__TILES_4 ? skl__block_q4_avx512vnni : skl__block_q8_avx512vnni, SKL__STREAM_CELLS_512,
                     skl__stream_avx512vnni);
 }
+#endif
 
 #endif /* SKL__X86_KERNELS */
 
@@ -4193,13 +4219,15 @@ static void skl__matmul_avx512vnni(float *y, size_t y_stride, const skl__matrix 
 #define SKL__ARM_82 "arch=armv8.2-a"
 #endif
 
-#if defined(__ARM_FEATURE_DOTPROD) || (defined(__clang__) && !SKL__ARM_HIDES) || (!defined(__clang__) && __GNUC__ >= 8)
+#if defined(SKL__HAS_NEON_DOTPROD) /* by a test, as 0 */
+#elif defined(__ARM_FEATURE_DOTPROD) || (defined(__clang__) && !SKL__ARM_HIDES) || (!defined(__clang__) && __GNUC__ >= 8)
 #define SKL__HAS_NEON_DOTPROD 1
 #else
 #define SKL__HAS_NEON_DOTPROD 0
 #endif
 
-#if !SKL__HAS_NEON_DOTPROD
+#if defined(SKL__HAS_NEON_I8MM)    /* likewise */
+#elif !SKL__HAS_NEON_DOTPROD
 #define SKL__HAS_NEON_I8MM 0
 #elif defined(__ARM_FEATURE_MATMUL_INT8) || (defined(__clang__) && !SKL__ARM_HIDES) || \
     (!defined(__clang__) && __GNUC__ >= 10)
@@ -7720,8 +7748,10 @@ static const skl__kernels skl__kernel_table[] = {
     {SKL_ISA_AVXVNNI, skl__matmul_avxvnni, skl__matmul_avxvnni, skl__matmul_avxvnni, &skl__lane_kernels_avx2},
 #endif
     {SKL_ISA_AVX512, skl__matmul_q4_a8_avx512, skl__matmul_q4_a4_avx512, skl__matmul_q8_a8_avx512, &skl__lane_kernels_avx512},
+#if SKL__HAS_AVX512VNNI
     {SKL_ISA_AVX512VNNI, skl__matmul_avx512vnni, skl__matmul_avx512vnni, skl__matmul_avx512vnni,
      &skl__lane_kernels_avx512},
+#endif
 #endif
 #if SKL__ARM_KERNELS
     {SKL_ISA_NEON, skl__matmul_q4_a8_neon, skl__matmul_q4_a4_neon, skl__matmul_q8_a8_neon, &skl__lane_kernels_neon},
@@ -10856,6 +10886,7 @@ SKL_API skl_status skl_sample(skl_sampler *sampler, const float *logits, const i
 /* --- The private macros end here; functions and types cannot, but keep their prefix --- */
 #undef SKL__IMPLEMENTING
 #if !defined(SINKLESS_INTERNAL)
+#undef SKL__MADV_DONTNEED
 #undef SKL__THREADS
 #undef SKL__X86
 #undef SKL__ARM
@@ -10878,7 +10909,9 @@ SKL_API skl_status skl_sample(skl_sampler *sampler, const float *logits, const i
 #undef SKL__RUN
 #undef SKL__TILE
 #undef SKL__UNROLL_4
+#undef SKL__SINCE
 #undef SKL__HAS_AVXVNNI
+#undef SKL__HAS_AVX512VNNI
 #undef SKL__IN_ORDER
 #undef SKL__AVX2
 #undef SKL__AVXVNNI

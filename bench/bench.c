@@ -18,7 +18,7 @@ static const char help[] =
     "       bench model (-m MODEL | --synth SHAPE) [options]\n"
     "\n"
     "  limits              read bandwidth and peak operations of this machine\n"
-    "  kernels             every kernel of every level this CPU can run, as shares of these limits\n"
+    "  kernels             the kernels that decide, of every level this CPU can run, beside these limits\n"
     "  model               prompt and decode speed of a whole model, memory, time to open\n"
     "\n"
     "  -m MODEL            GGUF file\n"
@@ -84,6 +84,7 @@ typedef struct row {
     const char *unit;
     const char *limit_unit;
     double work;                      /* limit units that one value unit uses: value * work is a share of limit */
+    const char *model;                /* a path or a shape, or NULL */
     const char *more;                 /* further JSON fields, each with a comma before it, or "" */
     const char *note;                 /* the same for people, or "" */
 } row;
@@ -108,12 +109,29 @@ static double median(double *values, size_t n)
     return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
+/* A string of JSON: a path may have anything in it. */
+static void print_string(const char *text)
+{
+    putchar('"');
+    for (; *text; text++) {
+        const unsigned char c = (unsigned char)*text;
+        if (c == '"' || c == '\\') printf("\\%c", c);
+        else if (c < 32) printf("\\u%04x", c);
+        else putchar(c);
+    }
+    putchar('"');
+}
+
 static void print_json(const row *r, const double *value, double middle, double limit, double fraction, size_t n)
 {
     printf("{\"name\":\"%s\",\"isa\":\"%s\",\"threads\":%lu,", r->name, r->isa, (unsigned long)r->threads);
     printf("\"value\":%.6g,\"unit\":\"%s\",\"spread\":[%.6g,%.6g]", middle, r->unit, value[0], value[n - 1]);
     if (limit > 0.0) printf(",\"limit\":%.6g,\"limit_unit\":\"%s\",\"fraction\":%.4f", limit, r->limit_unit, fraction);
     else printf(",\"limit\":null,\"limit_unit\":null,\"fraction\":null");
+    if (r->model) {
+        printf(",\"model\":");
+        print_string(r->model);
+    }
     printf("%s}\n", r->more);
 }
 
@@ -867,10 +885,11 @@ static void model_print(const model_bench *m, const series *prefill, const serie
         r = row_of("prefill", isa, threads, "tok/s");
         r.limit_unit = "Gop/s";
         r.work = operations * 1e-9;
-        snprintf(more, sizeof more, ",\"model\":\"%s\",\"tokens\":%lu,\"depth\":0,\"bytes_per_token\":%.0f,"
+        snprintf(more, sizeof more, ",\"tokens\":%lu,\"depth\":0,\"bytes_per_token\":%.0f,"
                  "\"kv_bytes_per_token\":0,\"operations_per_token\":%.0f",
-                 m->name, (unsigned long)arguments.prompt, weights, operations);
+                 (unsigned long)arguments.prompt, weights, operations);
         snprintf(note, sizeof note, "  %lu tokens, %.3g Gop each", (unsigned long)arguments.prompt, operations * 1e-9);
+        r.model = m->name;
         r.more = more;
         r.note = note;
         print_row(&r, prefill);
@@ -879,11 +898,12 @@ static void model_print(const model_bench *m, const series *prefill, const serie
         r = row_of("decode", isa, threads, "tok/s");
         r.limit_unit = "GB/s";
         r.work = (weights + kv) * 1e-9;
-        snprintf(more, sizeof more, ",\"model\":\"%s\",\"tokens\":%lu,\"depth\":%lu,\"bytes_per_token\":%.0f,"
+        snprintf(more, sizeof more, ",\"tokens\":%lu,\"depth\":%lu,\"bytes_per_token\":%.0f,"
                  "\"kv_bytes_per_token\":%.0f",
-                 m->name, (unsigned long)arguments.decode, (unsigned long)arguments.depth, weights, kv);
+                 (unsigned long)arguments.decode, (unsigned long)arguments.depth, weights, kv);
         snprintf(note, sizeof note, "  %lu tokens at %lu, %.1f MB each", (unsigned long)arguments.decode,
                  (unsigned long)arguments.depth, (weights + kv) * 1e-6);
+        r.model = m->name;
         r.more = more;
         r.note = note;
         print_row(&r, decode);

@@ -177,6 +177,7 @@ typedef struct peak {
 #if SKL__X86_KERNELS
 #define BENCH_REGISTER(x) "v"(x)
 
+#if SKL__HAS_AVX512VNNI
 static SKL__TARGET(SKL__AVX512VNNI) void peak_dpbusd_512(size_t rounds)
 {
     __m512i sum[BENCH_CHAINS], w = _mm512_set1_epi8(3), x = _mm512_set1_epi8(1);
@@ -192,6 +193,7 @@ static SKL__TARGET(SKL__AVX512VNNI) void peak_dpbusd_512(size_t rounds)
         }
     }
 }
+#endif
 
 #if SKL__HAS_AVXVNNI
 static SKL__TARGET(SKL__AVXVNNI) void peak_dpbusd_256(size_t rounds)
@@ -301,6 +303,7 @@ static void peak_mull_neon(size_t rounds)
     }
 }
 
+#if SKL__HAS_NEON_DOTPROD
 static SKL__TARGET_DOTPROD void peak_dot_neon(size_t rounds)
 {
     int32x4_t sum[BENCH_CHAINS];
@@ -317,7 +320,9 @@ static SKL__TARGET_DOTPROD void peak_dot_neon(size_t rounds)
         }
     }
 }
+#endif
 
+#if SKL__HAS_NEON_I8MM
 static SKL__TARGET_I8MM void peak_mmla_neon(size_t rounds)
 {
     int32x4_t sum[BENCH_CHAINS];
@@ -334,6 +339,7 @@ static SKL__TARGET_I8MM void peak_mmla_neon(size_t rounds)
         }
     }
 }
+#endif
 
 static void peak_fma_neon(size_t rounds)
 {
@@ -364,12 +370,18 @@ static peak integer_peak(skl_isa isa)
     case SKL_ISA_AVXVNNI: p.loop = peak_dpbusd_256; p.operations = 64; p.name = "vpdpbusd, 256 bits"; break;
 #endif
     case SKL_ISA_AVX512: p.loop = peak_maddubs_512; p.operations = 128; p.name = "vpmaddubsw + vpaddw, 512 bits"; break;
+#if SKL__HAS_AVX512VNNI
     case SKL_ISA_AVX512VNNI: p.loop = peak_dpbusd_512; p.operations = 128; p.name = "vpdpbusd, 512 bits"; break;
+#endif
 #endif
 #if SKL__ARM_KERNELS
     case SKL_ISA_NEON: p.loop = peak_mull_neon; p.operations = 16; p.name = "smull + sadalp"; break;
+#if SKL__HAS_NEON_DOTPROD
     case SKL_ISA_NEON_DOTPROD: p.loop = peak_dot_neon; p.operations = 32; p.name = "sdot"; break;
+#endif
+#if SKL__HAS_NEON_I8MM
     case SKL_ISA_NEON_I8MM: p.loop = peak_mmla_neon; p.operations = 64; p.name = "smmla"; break;
+#endif
 #endif
     default: break;
     }

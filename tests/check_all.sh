@@ -77,7 +77,7 @@ check_counts()
 }
 
 # --- Compiling, several at a time ------------------------------------------------------------------------------------
-# plan adds a command, named; compile runs all that were planned and leaves NAME.rc and NAME.log in OUT.
+# plan adds a command, named; compile and test_planned run all that were planned and leave NAME.rc and NAME.log in OUT.
 
 : "${PLAN:=$OUT/plan}"
 
@@ -89,14 +89,27 @@ plan()
     planned="$planned $name"
 }
 
-compile()
+run_planned()
 {
     [ -s "$PLAN" ] && tr '\n' '\0' <"$PLAN" | xargs -0 -n 1 -P "$JOBS" sh -c
+    : >"$PLAN"
+}
+
+compile()
+{
+    run_planned
     for name in $planned; do
         if [ "$(cat "$OUT/$name.rc" 2>/dev/null)" = 0 ]; then pass; else fail "compile $name" "$OUT/$name.log"; fi
     done
     planned=
-    : >"$PLAN"
+}
+
+# The same for programs that count their checks.
+test_planned()
+{
+    run_planned
+    for name in $planned; do check_counts "$name" "$(cat "$OUT/$name.rc" 2>/dev/null)" "$OUT/$name.log"; done
+    planned=
 }
 
 # --- test: the ordinary tests, from nothing --------------------------------------------------------------------------
@@ -137,6 +150,18 @@ step_warnings()
         for program in tests/test_*.c tests/fuzz/fuzz_*.c; do
             [ -f "$program" ] || continue
             plan "$cc-$(basename "$program")" $cc -fsyntax-only -std=gnu99 -Wall -Wextra -Werror -I. "$program"
+        done
+    done
+    # A compiler that lacks the instructions of a level: the row goes, and nothing else.
+    for cc in gcc clang aarch64-linux-gnu-gcc "clang --target=aarch64-linux-gnu"; do
+        have ${cc%% *} || continue
+        [ "$cc" = "clang --target=aarch64-linux-gnu" ] && ! [ -d /usr/aarch64-linux-gnu/include ] && continue
+        case $cc in *aarch64*) family=NEON; lacks="DOTPROD I8MM" ;; *) family=; lacks="AVXVNNI AVX512VNNI" ;; esac
+        for lack in none $lacks; do
+            for program in examples/eval.c bench/bench.c; do
+                plan "$(echo "$cc" | tr -c 'a-z0-9\n' -)-without-$lack-$(basename "$program")" \
+                    $cc -fsyntax-only $C99 $STRICT -DSKL__HAS_${family:+${family}_}$lack=0 "$program"
+            done
         done
     done
     # GCC tells of unused functions only when it makes code.
@@ -330,6 +355,7 @@ step_cross()
     need_reference
     builds=
     arm=aarch64-linux-gnu-gcc
+    arm_tests=
     echo 'int main(void) { return 0; }' >"$OUT/empty.c"
 
     run32=
@@ -348,6 +374,8 @@ step_cross()
         eval_plan arm-gcc-Ofast $arm -Ofast -static
         eval_plan arm-scalar $arm -O2 -static -DSINKLESS_NO_SIMD
         have clang && eval_plan arm-clang clang --target=aarch64-linux-gnu -O2 -ffast-math -static
+        arm_tests="test_kernels test_units test_model test_platform" # kernels, at the edge of a page, and models
+        for name in $arm_tests; do plan "arm-$name" $arm -O2 -static -I. "tests/$name.c" -o "$OUT/arm-$name" $LIBS; done
     else
         skip "aarch64: needs aarch64-linux-gnu-gcc and qemu-aarch64"
     fi
@@ -384,6 +412,14 @@ step_cross()
         esac
     done
     MODELS=
+
+    for cpu in cortex-a53 neoverse-n1 max; do
+        [ -n "$arm_tests" ] && qemu-aarch64 -cpu $cpu "$OUT/eval-arm-gcc" --help >/dev/null 2>&1 || continue
+        for name in $arm_tests; do
+            plan "$name-on-$cpu" qemu-aarch64 -cpu $cpu "$OUT/arm-$name"
+        done
+    done
+    test_planned
 
     # Files are little-endian and used in place, so other machines have to say that they cannot.
     big=s390x-linux-gnu-gcc

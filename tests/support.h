@@ -65,18 +65,34 @@ static inline skl_session_desc plain_desc(void)
     return desc;
 }
 
+static inline int level_available(int isa)
+{
+    return (int)(skl_isa_available() >> isa & 1);
+}
+
+static inline int best_level(void)
+{
+    int isa = SKL_ISA_COUNT - 1;
+
+    while (isa > SKL_ISA_SCALAR && !level_available(isa)) isa--;
+    return isa;
+}
+
+/* The session has the level and the threads that it was to have; or a test of levels might compare one with itself. */
 static inline skl_session *open_session(const skl_model *model, const skl_session_desc *desc)
 {
     skl_session *session = NULL;
     skl_error error;
 
-    if (!CHECK(skl_session_open(&session, model, desc, &error) == SKL_OK)) printf("  %s\n", error.message);
+    if (!CHECK(skl_session_open(&session, model, desc, &error) == SKL_OK)) {
+        printf("  %s\n", error.message);
+        return NULL;
+    }
+    CHECK_EQ_INT(skl_session_isa(session), desc && desc->isa ? (int)desc->isa : best_level());
+#if !defined(SINKLESS_NO_THREADS)
+    CHECK_EQ_INT(skl_session_threads(session), desc && desc->threads ? desc->threads : skl_default_threads());
+#endif
     return session;
-}
-
-static inline int level_available(int isa)
-{
-    return (int)(skl_isa_available() >> isa & 1);
 }
 
 static inline uint64_t hash_bytes(const void *data, size_t size) /* FNV-1a */

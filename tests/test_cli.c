@@ -108,6 +108,52 @@ static void test_manners(void)
     }
 }
 
+/* Every line of bench --json is one object with the fields of a row; `names` are those of some of them. */
+static void check_rows(process_result r, const char *const *names)
+{
+    static const char *const fields[] = {"\"isa\":\"", "\"threads\":", "\"value\":", "\"unit\":\"", "\"spread\":[", "\"limit\":",
+                                         "\"fraction\":"};
+    char *line = strtok(r.out.bytes, "\n"), name[64];
+    unsigned seen = 0;
+    size_t i;
+
+    CHECK_EQ_INT(r.code, 0);
+    CHECK_STR(r.err.bytes, "");
+    for (; line; line = strtok(NULL, "\n")) {
+        CHECK(strncmp(line, "{\"name\":\"", 9) == 0 && line[strlen(line) - 1] == '}');
+        for (i = 0; i < sizeof fields / sizeof *fields; i++) CHECK(strstr(line, fields[i]) != NULL);
+        for (i = 0; names[i]; i++) {
+            snprintf(name, sizeof name, "{\"name\":\"%s\",", names[i]);
+            if (strncmp(line, name, strlen(name)) == 0) seen |= 1u << i;
+        }
+    }
+    for (i = 0; names[i]; i++)
+        if (!CHECK(seen >> i & 1)) printf("    no row \"%s\"\n", names[i]);
+    process_free(&r);
+}
+
+/* What bench prints is for people and scripts; that it runs and prints it is checked here, no speed is. */
+static void test_bench(void)
+{
+    static const char *const limits[] = {"read", "peak integer", NULL};
+    static const char *const model[] = {"prefill", "decode", "open", "memory kv", "memory scratch", NULL};
+#define SAME "./././././././././././././././././././././././././././././././././././././././././"
+    static const char odd[] = "\"model\":\"" LLAMA SAME SAME SAME SAME "model.gguf\",";
+    char path[sizeof odd], build[1100];
+    process_result r;
+
+    snprintf(build, sizeof build, "%s/bench", process_build());
+    if (access(build, X_OK)) return; /* not built */
+    check_rows(process_run("", 0, "bench", "limits", "-r", "1", "--threads", "1", "--json", (char *)NULL), limits);
+    check_rows(process_run("", 0, "bench", "model", "-m", LLAMA "model.gguf", "-p", "16", "-n", "4", "-r", "2", "--threads", "1",
+                           "--kv", "i8", "--json", (char *)NULL), model);
+    snprintf(path, sizeof path, "%s", odd + 9); /* without quotes and what is around them */
+    path[strlen(path) - 2] = '\0';
+    r = process_run("", 0, "bench", "model", "-m", path, "-p", "4", "-n", "2", "-r", "1", "--threads", "1", "--json", (char *)NULL);
+    CHECK(strstr(r.out.bytes, odd) != NULL); /* however long */
+    check_rows(r, model);
+}
+
 static void test_usage(void)
 {
     check_complaint(EVAL("--hash"), 2, "-m");
@@ -271,6 +317,7 @@ int main(void)
 {
     test_manners();
     test_usage();
+    test_bench();
     test_bad_input();
     test_logits("llama");
     test_logits("everything");

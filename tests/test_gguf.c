@@ -1148,6 +1148,46 @@ static void check_io(const skl_source *source, skl_status status, const char *re
     }
 }
 
+/* Resident bytes of the mapping that holds an address, as the system counts them; -1 where it does not say. */
+static long resident_bytes(const void *address)
+{
+    FILE *file = fopen("/proc/self/smaps", "r");
+    unsigned long begin, end, size;
+    long resident = -1;
+    char line[512];
+    int inside = 0;
+
+    while (file && resident < 0 && fgets(line, sizeof line, file)) {
+        if (sscanf(line, "%lx-%lx ", &begin, &end) == 2) inside = (uintptr_t)address >= begin && (uintptr_t)address < end;
+        else if (inside && sscanf(line, "Rss: %lu kB", &size) == 1) resident = (long)size * 1024;
+    }
+    if (file) fclose(file);
+    return resident;
+}
+
+/* Pages that are released leave the process. */
+static void test_release(const paths *p, const writer *w)
+{
+    skl_gguf_desc desc = desc_zero();
+    skl_gguf *gguf = NULL;
+    volatile unsigned char touched;
+    long before;
+    size_t i;
+
+    write_file(p->window, w, 0, (size_t)1 << 20);
+    desc.source.path = p->window;
+    if (!CHECK_EQ_INT(skl_gguf_open(&gguf, &desc, NULL), SKL_OK)) return;
+    for (i = 0; i < gguf->length; i += 4096) touched = gguf->base[i];
+    (void)touched;
+    before = resident_bytes(gguf->base);
+    skl__gguf_release_pages(gguf, gguf->base, gguf->length);
+    if (gguf->mapping && before >= 0) {
+        CHECK(before >= 1L << 20);
+        CHECK(resident_bytes(gguf->base) < before / 4);
+    }
+    skl_gguf_close(gguf);
+}
+
 /* Path, memory, descriptor with offset, mapped or read: the same views. */
 static void test_sources(const paths *p, writer *w)
 {
@@ -1284,6 +1324,7 @@ static void test_files(void)
     write_file(p.empty, NULL, 0, 0);
     CHECK_EQ_INT(mkfifo(p.fifo, 0644), 0);
     test_sources(&p, &w);
+    test_release(&p, &w);
     for (fake_page = 16384; fake_page <= 65536; fake_page *= 4) test_sources(&p, &w);
     fake_page = 0;
     refuse_maps = 1;

@@ -343,7 +343,7 @@ static void test_levels(kernel_case *c, float *wanted)
 /* --- kernels of floats --- */
 
 /* What they read and write: arrays whose last n values are meant, and codes as quantisation makes them. */
-enum { MOST_VALUES = 300, ARRAYS = 4, ARRAY_VALUES = 9 * MOST_VALUES, RUNS = (MOST_VALUES + 31) / 32 };
+enum { MOST_VALUES = 1057, ARRAYS = 4, ARRAY_VALUES = 9 * MOST_VALUES, RUNS = (MOST_VALUES + 31) / 32 };
 
 typedef struct row_case {
     const skl__lane_kernels *lanes;
@@ -372,8 +372,9 @@ static void row_fill(row_case *r, uint64_t seed)
 
     random_state = seed;
     for (array = 0; array < ARRAYS; array++) {
-        float *values = last_floats(r, array, ARRAY_VALUES);
-        for (i = 0; i < ARRAY_VALUES; i++) values[i] = random_value();
+        float *values = last_floats(r, array, 9 * r->n); /* no kernel is given more */
+        memset(r->arrays[array].data, 0, ARRAY_VALUES * sizeof *values);
+        for (i = 0; i < 9 * r->n; i++) values[i] = random_value();
     }
     memset(r->codes.data, 99, MOST_VALUES);
     memset(r->scales.data, 99, RUNS * sizeof(float));
@@ -501,13 +502,15 @@ static void row_free(row_case *r)
 /* Whatever a kernel leaves in its arrays, and beside what it was given, is the same for all levels. */
 static void test_rows(void)
 {
+    static const size_t long_rows[] = {256, 300, 511, 512, 513, 1024, MOST_VALUES};
     row_case wanted = row_make(), got = row_make();
-    size_t kernel;
+    size_t kernel, i;
     int isa;
 
     for (kernel = 0; kernel < sizeof row_kernels / sizeof *row_kernels; kernel++)
-        for (wanted.n = 1; wanted.n <= MOST_VALUES; wanted.n += wanted.n < 140 ? 1 : 13) {
-            const uint64_t seed = wanted.n * 1000 + kernel;
+        for (i = 1; i < 140 + sizeof long_rows / sizeof *long_rows; i++) {
+            const uint64_t seed = i * 1000 + kernel;
+            wanted.n = i < 140 ? i : long_rows[i - 140];
             row_fill(&wanted, seed);
             row_kernels[kernel].run(&wanted);
             for (isa = SKL_ISA_SCALAR + 1; isa < SKL_ISA_COUNT; isa++) {
@@ -606,7 +609,7 @@ static void test_float_matrices(void)
 
 /* --- attention: a cache of exactly the size that a session gives it --- */
 
-enum { MOST_POSITIONS = 130, MOST_DIM = 96 };
+enum { MOST_POSITIONS = 130, MOST_DIM = SKL__HEAD_DIM_MAX };
 
 typedef struct attention_case {
     skl_kv kv;
@@ -618,7 +621,7 @@ typedef struct attention_case {
 
 static void attention_run(attention_case *a, const skl__lane_kernels *lanes, uint64_t seed, float *null_mass)
 {
-    static const float nulls[] = {SKL__NO_NULL, 0.0f, 3.5f, -2.0f};
+    static const float nulls[] = {SKL__NO_NULL, 0.0f, 3.5f, -2.0f, 1e30f, -1e30f};
     const skl__kv_shape shape = skl__kv_shape_of(a->kv, a->dim, a->positions);
     float *keys = (float *)(void *)a->rows.data, *values = keys + 16 * a->dim;
     skl__attend_job job;
@@ -651,7 +654,7 @@ static void attention_run(attention_case *a, const skl__lane_kernels *lanes, uin
         job.out[i] = (float *)(void *)a->out.data + place;
         job.last[i] = random_below(a->positions);
         job.first[i] = random_below(job.last[i] + 1);
-        job.null_logit[i] = nulls[random_below(4)];
+        job.null_logit[i] = nulls[random_below(6)];
     }
     job.queries = a->queries;
     lanes->attend(&job);
@@ -694,7 +697,8 @@ static void check_attention(attention_case *a, uint64_t seed)
 
 static void test_attention(void)
 {
-    static const size_t dims[] = {1, 2, 15, 16, 33, 64, 90, 96}, positions[] = {1, 16, 17, 63, 64, 65, MOST_POSITIONS};
+    static const size_t dims[] = {1, 2, 15, 16, 33, 64, 90, 96, 128, MOST_DIM};
+    static const size_t positions[] = {1, 16, 17, 63, 64, 65, MOST_POSITIONS};
     size_t d, p;
     attention_case a;
     int kv;
@@ -703,6 +707,7 @@ static void test_attention(void)
         for (d = 0; d < sizeof dims / sizeof *dims; d++)
             for (p = 0; p < sizeof positions / sizeof *positions; p++)
                 for (a.queries = 1; a.queries <= SKL__QUERIES; a.queries += a.queries < 5 ? 1 : 11) {
+                    if (dims[d] > 96 && positions[p] < MOST_POSITIONS) continue;
                     a.kv = (skl_kv)kv;
                     a.dim = dims[d];
                     a.positions = positions[p];

@@ -768,6 +768,7 @@ static void test_null_arguments(void)
     CHECK_EQ_INT(skl_session_truncate(NULL, 0), SKL_BAD_ARGUMENT);
     CHECK(skl_session_position(NULL) == 0 && skl_session_context(NULL) == 0 && skl_session_tokens(NULL) == NULL);
     CHECK(skl_session_threads(NULL) == 0 && skl_session_isa(NULL) == SKL_ISA_DEFAULT);
+    skl_session_close(open_session(line->model, NULL)); /* all defaults: see there */
     CHECK(skl_session_error(NULL) != NULL);
     CHECK_EQ_INT(skl_sampler_open(NULL, NULL, &error), SKL_BAD_ARGUMENT);
     CHECK_EQ_INT(skl_sampler_open(&sampler, NULL, NULL), SKL_BAD_ARGUMENT);
