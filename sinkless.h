@@ -310,7 +310,8 @@ struct skl_session_desc {
     skl_activation activation;
     skl_group group;
     skl_kv kv;
-    skl_isa isa;                /* force a kernel level; SKL_UNSUPPORTED if this CPU or build lacks it */
+    skl_isa isa;                /* force a kernel level; SKL_UNSUPPORTED if this CPU or build lacks it, or isa_mask */
+    uint32_t isa_mask;          /* levels that may be used, bits as of skl_isa_available; 0 = all */
     size_t threads;             /* threads that work, the caller included, 1024 at most; 0 = skl_default_threads() */
     /* Instead of own threads: call task(arg, i) once for every i < count, on any threads, and return when all are done. */
     void (*parallel_for)(void *user, size_t count, void (*task)(void *arg, size_t index), void *arg);
@@ -372,10 +373,12 @@ typedef struct skl_sampler_desc {
     float min_p;              /* drop what is less likely than min_p times the likeliest; 0 = nothing */
     float repetition_penalty; /* positive logits of recent tokens are divided by it, negative ones multiplied; 0 or 1 = none */
     uint64_t seed;
+    uint32_t isa_mask;        /* kernel levels that may be used, bits as of skl_isa_available; 0 = all */
     skl_allocator allocator;
 } skl_sampler_desc;
 
-/* Errors: SKL_BAD_ARGUMENT for a parameter out of range or not finite, SKL_OUT_OF_MEMORY. */
+/* Errors: SKL_BAD_ARGUMENT for a parameter out of range or not finite, SKL_UNSUPPORTED if isa_mask leaves no level,
+ * SKL_OUT_OF_MEMORY. */
 SKL_API skl_status skl_sampler_open(skl_sampler **sampler, const skl_sampler_desc *desc, skl_error *error);
 SKL_API void skl_sampler_close(skl_sampler *sampler); /* NULL is fine */
 
@@ -438,8 +441,8 @@ SKL_API skl_status skl_unpack_row(const skl_layout *layout, const void *packed, 
 
 /* "scalar", "avx2", "avxvnni", "avx512", "avx512vnni", "neon", "neon-dotprod", "neon-i8mm"; "?" if there is no such level. */
 SKL_API const char *skl_isa_name(skl_isa isa);
-/* Levels that this build has and this CPU and operating system can run: bit (1u << isa). Scalar is always there. The highest bit
- * is the default; to allow only some levels, force the highest bit of what is left of the mask (skl_session_desc.isa). */
+/* Levels that this build has and this CPU and operating system can run: bit (1u << isa). Scalar is always there. The highest one
+ * that isa_mask of a desc allows is used. */
 SKL_API uint32_t skl_isa_available(void);
 /* Physical cores this process may use: affinity mask and cgroup quota considered; at least 1. */
 SKL_API size_t skl_default_threads(void);
@@ -495,6 +498,9 @@ extern "C"
 int madvise(void *data, size_t size, int advice);
 #elif defined(MADV_DONTNEED)
 #define SKL__MADV_DONTNEED MADV_DONTNEED
+#endif
+#if defined(__linux__)
+#define SKL__MADV_POPULATE_WRITE 23 /* since 5.14; older systems refuse it and headers may not know it */
 #endif
 #if defined(__APPLE__)
 #include <sys/sysctl.h>
@@ -1916,6 +1922,19 @@ static void skl__gguf_release_pages(const skl_gguf *gguf, const void *data, size
 #endif
 }
 
+/* Takes the pages of private memory that is about to be written, all at once instead of one fault each. Systems that cannot do
+ * that take them as they are written.        data  [size] */
+static void skl__take_pages(void *data, size_t size)
+{
+#if defined(SKL__MADV_POPULATE_WRITE)
+    const size_t lead = (size_t)((uintptr_t)data % (size_t)skl__map_unit());
+
+    madvise((char *)data - lead, lead + size, SKL__MADV_POPULATE_WRITE);
+#else
+    (void)data, (void)size;
+#endif
+}
+
 /* --- interface --- */
 
 SKL_API skl_status skl_gguf_open(skl_gguf **gguf, const skl_gguf_desc *desc, skl_error *error)
@@ -2231,10 +2250,12 @@ typedef void skl__matmul(float *y, size_t y_stride, const skl__matrix *w, size_t
 
 /* --- runs --- */
 
+#define SKL__EACH_BYTE 0x0101010101010101u /* times a byte: eight of it */
+
 typedef struct skl__run {
-    int8_t codes[SKL__RUN];    /* as stored in the packed layout: 0 .. 15 for 4 bits, signed for 8                      */
-    float scale[2];            /* of the first and the last 16 codes                                                    */
-    float minimum;             /* 0 for formats without one                                                             */
+    unsigned char codes[SKL__RUN]; /* 8 bits: one signed code a byte; 4 bits: byte i < 16 = code i | code 16 + i << 4   */
+    float scale[2];                /* of the first and the last 16 codes                                                */
+    float minimum;                 /* 0 for formats without one                                                         */
 } skl__run;
 
 /* What the integer formats decode to. */
@@ -2257,15 +2278,13 @@ static const skl__run_format *skl__run_format_of(int type)
     return NULL;
 }
 
-/* Nibbles of 16 bytes: low ones first.        bytes  [16] */
-static void skl__nibbles(int8_t *codes, const unsigned char *bytes)
+/* Eight bytes at once, each shifted right and masked: bits that come from a neighbour are among those masked. */
+static uint64_t skl__eight(const unsigned char *bytes, unsigned shift, unsigned mask)
 {
-    int i;
+    uint64_t eight;
 
-    for (i = 0; i < 16; i++) {
-        codes[i] = (int8_t)(bytes[i] & 15);
-        codes[i + 16] = (int8_t)(bytes[i] >> 4);
-    }
+    memcpy(&eight, bytes, sizeof eight);
+    return eight >> shift & mask * SKL__EACH_BYTE;
 }
 
 /* E2M1 values, doubled so that they are integers; the scale is halved instead. */
@@ -2274,8 +2293,10 @@ static void skl__run_mxfp4(skl__run *run, const unsigned char *block)
     static const int8_t doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
     int i;
 
-    skl__nibbles(run->codes, block + 1);
-    for (i = 0; i < SKL__RUN; i++) run->codes[i] = doubled[run->codes[i]];
+    for (i = 0; i < 16; i++) {
+        run->codes[i] = (unsigned char)doubled[block[1 + i] & 15];
+        run->codes[i + 16] = (unsigned char)doubled[block[1 + i] >> 4];
+    }
     /* 2^(e - 128): a subnormal below e = 2, not a number at e = 255 */
     run->scale[0] = skl__f32_from_bits(block[0] < 2 ? 0x00200000u << block[0]
                                        : block[0] == 255 ? 0x7fc00000u : ((uint32_t)block[0] - 1u) << 23);
@@ -2298,15 +2319,18 @@ static void skl__run_k45(skl__run *run, const unsigned char *block, size_t j, co
                          const unsigned char *codes)
 {
     const unsigned char *bytes = codes + j / 2 * 32;
+    const unsigned nibble = (unsigned)j % 2 * 4;
     unsigned scale, minimum;
-    int i;
+    uint64_t eight;
+    size_t i;
 
     skl__k_scales(block + 4, j, &scale, &minimum);
     run->scale[0] = skl__f16_to_f32(skl__le16(block)) * (float)scale;
     run->minimum = -(skl__f16_to_f32(skl__le16(block + 2)) * (float)minimum);
-    for (i = 0; i < SKL__RUN; i++) {
-        run->codes[i] = (int8_t)(j % 2 ? bytes[i] >> 4 : bytes[i] & 15);
-        if (high) run->codes[i] = (int8_t)(run->codes[i] | (high[i] >> j & 1) << 4);
+    for (i = 0; i < (high ? 32u : 16u); i += 8) {
+        eight = skl__eight(bytes + i, nibble, 15);
+        eight |= (high ? skl__eight(high + i, (unsigned)j, 1) : skl__eight(bytes + 16 + i, nibble, 15)) << 4;
+        memcpy(run->codes + i, &eight, sizeof eight);
     }
 }
 
@@ -2315,13 +2339,15 @@ static void skl__run_q6_k(skl__run *run, const unsigned char *block, size_t j)
 {
     const unsigned char *low = block + j / 4 * 64 + j % 2 * 32, *high = block + 128 + j / 4 * 32;
     const float scale = skl__f16_to_f32(skl__le16(block + 208));
-    int i;
+    uint64_t eight;
+    size_t i;
 
-    for (i = 0; i < SKL__RUN; i++) {
-        const int nibble = j % 4 < 2 ? low[i] & 15 : low[i] >> 4;
-        run->codes[i] = (int8_t)((nibble | (high[i] >> (j % 4 * 2) & 3) << 4) - 32);
+    for (i = 0; i < SKL__RUN; i += 8) {
+        eight = skl__eight(low + i, (unsigned)j % 4 / 2 * 4, 15) | skl__eight(high + i, (unsigned)j % 4 * 2, 3) << 4;
+        eight = ((eight | 128 * SKL__EACH_BYTE) - 32 * SKL__EACH_BYTE) ^ 128 * SKL__EACH_BYTE; /* each - 32, without a borrow */
+        memcpy(run->codes + i, &eight, sizeof eight);
     }
-    for (i = 0; i < 2; i++) run->scale[i] = scale * (float)(int8_t)block[192 + j * 2 + (size_t)i];
+    for (i = 0; i < 2; i++) run->scale[i] = scale * (float)(int8_t)block[192 + j * 2 + i];
 }
 
 /* Decodes run j of a block. */
@@ -2334,11 +2360,11 @@ static void skl__run_read(skl__run *run, int type, const unsigned char *block, s
     }
     switch (type) {
     case SKL_TYPE_Q4_0:
-        skl__nibbles(run->codes, block + 2);
+        memcpy(run->codes, block + 2, SKL__RUN / 2);
         run->scale[0] = skl__f16_to_f32(skl__le16(block));
         break;
     case SKL_TYPE_Q4_1:
-        skl__nibbles(run->codes, block + 4);
+        memcpy(run->codes, block + 4, SKL__RUN / 2);
         run->scale[0] = skl__f16_to_f32(skl__le16(block));
         run->minimum = skl__f16_to_f32(skl__le16(block + 2));
         break;
@@ -2355,12 +2381,28 @@ static void skl__run_read(skl__run *run, int type, const unsigned char *block, s
 
 /* --- to and from floats --- */
 
+/* The codes of a run as integers. */
+static void skl__run_codes(int8_t codes[SKL__RUN], const skl__run *run, const skl__run_format *format)
+{
+    const int offset = format->minimum ? 0 : 8;
+    int i;
+
+    if (format->bits == 8) {
+        memcpy(codes, run->codes, SKL__RUN);
+        return;
+    }
+    for (i = 0; i < 16; i++) {
+        codes[i] = (int8_t)((run->codes[i] & 15) - offset);
+        codes[i + 16] = (int8_t)((run->codes[i] >> 4) - offset);
+    }
+}
+
 /* One block of any readable type.        values  [skl_type_block(type)] */
 static void skl__block_read(float *values, int type, const unsigned char *block)
 {
     const skl__run_format *format = skl__run_format_of(type);
-    const int offset = format && format->bits == 4 && !format->minimum ? 8 : 0;
     const size_t n = skl_type_block(type);
+    int8_t codes[SKL__RUN];
     skl__run run;
     size_t i, j;
 
@@ -2372,8 +2414,9 @@ static void skl__block_read(float *values, int type, const unsigned char *block)
     }
     for (j = 0; j < n / SKL__RUN; j++) {
         skl__run_read(&run, type, block, j);
+        skl__run_codes(codes, &run, format);
         for (i = 0; i < SKL__RUN; i++) /* scale * code is exact, so this rounds once */
-            values[j * SKL__RUN + i] = run.scale[i / 16] * (float)(run.codes[i] - offset) + run.minimum;
+            values[j * SKL__RUN + i] = run.scale[i / 16] * (float)codes[i] + run.minimum;
     }
 }
 
@@ -2515,7 +2558,7 @@ static void skl__block_write_mxfp4(unsigned char *block, const float *x)
     for (i = 0; i < SKL__RUN; i++) {
         float best = 0.0f;
         for (code = 0; code < 16; code++) {
-            const float error = fabsf((float)grid.codes[code] * grid.scale[0] - x[i]);
+            const float error = fabsf((float)(int8_t)grid.codes[code] * grid.scale[0] - x[i]);
             if (code && !(error < best)) continue;
             best = error;
             codes[i] = (int8_t)code;
@@ -2623,31 +2666,12 @@ SKL_API skl_status skl_layout_of(skl_layout *layout, int type, uint64_t rows, ui
     return SKL_OK;
 }
 
-/* Where column k of lane r is: the byte within the codes of a tile, and for 4 bits which nibble. */
-static size_t skl__code_place(int bits, size_t k, size_t r, int *high)
+/* The codes of one run into lane r of a tile: four bytes to a line.        codes  [4 bits], see skl__run */
+static void skl__run_write(unsigned char *tile, int bits, size_t run, size_t r, const unsigned char *codes)
 {
-    const size_t in = k % SKL__RUN;
+    size_t c;
 
-    *high = bits == 4 && in >= 16;
-    return bits == 8 ? k / 4 * 64 + r * 4 + k % 4 : k / SKL__RUN * 256 + in % 16 / 4 * 64 + r * 4 + in % 4;
-}
-
-static size_t skl__scales_offset(const skl_layout *layout)
-{
-    return (size_t)layout->columns * 2 * (size_t)layout->bits;
-}
-
-/* The codes of one run into lane r of a tile: four bytes to a line.        codes  [SKL__RUN] */
-static void skl__run_write(unsigned char *tile, int bits, size_t run, size_t r, const int8_t *codes)
-{
-    unsigned char four[4];
-    size_t c, j;
-
-    for (c = 0; c < (size_t)bits; c++) {
-        if (bits == 4)
-            for (j = 0; j < 4; j++) four[j] = (unsigned char)(codes[4 * c + j] | codes[16 + 4 * c + j] << 4);
-        memcpy(tile + (run * (size_t)bits + c) * 64 + r * 4, bits == 4 ? four : (const unsigned char *)codes + 4 * c, 4);
-    }
+    for (c = 0; c < (size_t)bits; c++) memcpy(tile + (run * (size_t)bits + c) * 64 + r * 4, codes + 4 * c, 4);
 }
 
 /* Scale (list 0) or minimum (list 1) of a group and lane. */
@@ -2655,38 +2679,37 @@ static unsigned char *skl__scale_place(const skl_layout *layout, unsigned char *
 {
     const size_t width = layout->wide ? 4 : 2, groups = (size_t)(layout->columns / layout->group);
 
-    return tile + skl__scales_offset(layout) + ((list * groups + group) * SKL__TILE + r) * width;
+    return tile + (size_t)layout->columns * 2 * (size_t)layout->bits + ((list * groups + group) * SKL__TILE + r) * width;
 }
 
-static void skl__scale_write(const skl_layout *layout, unsigned char *tile, size_t list, size_t group, size_t r, float value)
+static void skl__scale_write(unsigned char *place, int wide, float value)
 {
-    unsigned char *place = skl__scale_place(layout, tile, list, group, r);
-
-    if (layout->wide) skl__le32_write(place, skl__f32_to_bits(value));
+    if (wide) skl__le32_write(place, skl__f32_to_bits(value));
     else skl__le16_write(place, skl__f32_to_f16(value));
-}
-
-static float skl__scale_read(const skl_layout *layout, const unsigned char *tile, size_t list, size_t group, size_t r)
-{
-    const unsigned char *place = skl__scale_place(layout, (unsigned char *)(uintptr_t)tile, list, group, r);
-
-    return layout->wide ? skl__f32_from_bits(skl__le32(place)) : skl__f16_to_f32(skl__le16(place));
 }
 
 /* One row as the file has it into lane r of a zeroed tile. Returns 0 if a scale or minimum is not finite. */
 static int skl__pack_row(const skl_layout *layout, int type, const unsigned char *row, unsigned char *tile, size_t r)
 {
-    const size_t block = skl_type_block(type), bytes = skl_type_bytes(type), runs = block / SKL__RUN;
-    size_t run_index, half;
+    const size_t runs = skl_type_block(type) / SKL__RUN, bytes = skl_type_bytes(type), count = (size_t)layout->columns / SKL__RUN;
+    const size_t step = SKL__TILE * (layout->wide ? 4u : 2u); /* from one group to the next */
+    unsigned char *scale = skl__scale_place(layout, tile, 0, 0, r), *minimum = skl__scale_place(layout, tile, 1, 0, r);
+    size_t i, j;
     skl__run run;
 
-    for (run_index = 0; run_index < layout->columns / SKL__RUN; run_index++) {
-        skl__run_read(&run, type, row + run_index / runs * bytes, run_index % runs);
-        if (!skl__is_finite(run.scale[0]) || !skl__is_finite(run.scale[1]) || !skl__is_finite(run.minimum)) return 0;
-        skl__run_write(tile, layout->bits, run_index, r, run.codes);
-        for (half = 0; half < SKL__RUN / layout->group; half++)
-            skl__scale_write(layout, tile, 0, run_index * (SKL__RUN / (size_t)layout->group) + half, r, run.scale[half]);
-        if (layout->minimum) skl__scale_write(layout, tile, 1, run_index, r, run.minimum);
+    for (i = 0; i < count; row += bytes) {
+        for (j = 0; j < runs; j++, i++) {
+            skl__run_read(&run, type, row, j);
+            if (!skl__is_finite(run.scale[0]) || !skl__is_finite(run.scale[1]) || !skl__is_finite(run.minimum)) return 0;
+            skl__run_write(tile, layout->bits, i, r, run.codes);
+            skl__scale_write(scale, layout->wide, run.scale[0]);
+            scale += step;
+            if (layout->group == 16) {
+                skl__scale_write(scale, layout->wide, run.scale[1]);
+                scale += step;
+            }
+            if (layout->minimum) skl__scale_write(minimum + i * step, layout->wide, run.minimum);
+        }
     }
     return 1;
 }
@@ -2733,6 +2756,7 @@ SKL_API skl_status skl_pack(const skl_layout *layout, int type, const void *rows
 static int skl__pack_values_row(const skl_layout *layout, const float *x, unsigned char *tile, size_t r)
 {
     const size_t columns = (size_t)layout->columns, n = (size_t)layout->group;
+    unsigned char bytes[SKL__RUN / 2];
     int8_t codes[SKL__RUN];
     float inverse = 0.0f;
     size_t k, i;
@@ -2743,12 +2767,13 @@ static int skl__pack_values_row(const skl_layout *layout, const float *x, unsign
             if ((k + i) % n == 0) {
                 const float scale = skl__symmetric_scale(x + k + i, n, layout->bits);
                 inverse = skl__inverse(scale);
-                skl__scale_write(layout, tile, 0, (k + i) / n, r, scale);
-                if (!skl__is_finite(skl__scale_read(layout, tile, 0, (k + i) / n, r))) return 0;
+                if (!skl__is_finite(layout->wide ? scale : skl__f16_to_f32(skl__f32_to_f16(scale)))) return 0;
+                skl__scale_write(skl__scale_place(layout, tile, 0, (k + i) / n, r), layout->wide, scale);
             }
             codes[i] = skl__symmetric_code(x[k + i] * inverse, layout->bits);
         }
-        skl__run_write(tile, layout->bits, k / SKL__RUN, r, codes);
+        if (layout->bits == 4) skl__nibbles_write(bytes, codes);
+        skl__run_write(tile, layout->bits, k / SKL__RUN, r, layout->bits == 4 ? bytes : (const unsigned char *)codes);
     }
     return 1;
 }
@@ -2776,34 +2801,22 @@ SKL_API skl_status skl_pack_values(const skl_layout *layout, const float *values
     return status;
 }
 
-static SKL__NOINLINE skl_status skl__unpack_row(const skl_layout *layout, const void *packed, uint64_t row, float *values)
+/* A packed matrix as kernels see it.        data  [skl_packed_bytes(layout)] */
+static skl__matrix skl__matrix_of(const skl_layout *layout, const unsigned char *data)
 {
-    const uint64_t tile_bytes = skl_packed_tile_bytes(layout);
-    const unsigned char *tile;
-    size_t k, r;
+    skl__matrix w;
 
-    if (!tile_bytes || !packed || !values || row >= layout->rows) return SKL_BAD_ARGUMENT;
-    tile = (const unsigned char *)packed + (size_t)(row / SKL__TILE * tile_bytes);
-    r = (size_t)(row % SKL__TILE);
-    for (k = 0; k < layout->columns; k++) {
-        const size_t group = k / (size_t)layout->group;
-        int high, code;
-        const unsigned char byte = tile[skl__code_place(layout->bits, k, r, &high)];
-        code = layout->bits == 8 ? (int8_t)byte : (high ? byte >> 4 : byte & 15) - (layout->minimum ? 0 : 8);
-        values[k] = skl__scale_read(layout, tile, 0, group, r) * (float)code;
-        if (layout->minimum) values[k] += skl__scale_read(layout, tile, 1, group, r);
-    }
-    return SKL_OK;
+    w.storage = layout->bits == 4 ? SKL__TILES_4 : SKL__TILES_8;
+    w.rows = (size_t)layout->rows;
+    w.columns = (size_t)layout->columns;
+    w.group = (size_t)layout->group;
+    w.stride = (size_t)skl_packed_tile_bytes(layout);
+    w.wide = layout->wide;
+    w.minimum = layout->minimum;
+    w.data = data;
+    return w;
 }
 
-SKL_API skl_status skl_unpack_row(const skl_layout *layout, const void *packed, uint64_t row, float *values)
-{
-    const skl__fp_env env = skl__fp_begin();
-    const skl_status status = skl__unpack_row(layout, packed, row, values);
-
-    skl__fp_end(env);
-    return status;
-}
 /* =====================================================================================================================
  * >>scalar                                                                           Integer kernels, as they are defined
  *
@@ -2862,6 +2875,37 @@ static int skl__code_at(const skl__matrix *w, const unsigned char *codes, size_t
     at = column / 32 * 256 + in_run % 16 / 4 * 64 + row * 4 + column % 4;
     code = in_run < 16 ? codes[at] & 15 : codes[at] >> 4;
     return w->minimum ? code : code - 8;
+}
+
+/* One row of tiles as floats.        values  [columns] */
+static SKL__NOINLINE void skl__unpack_row(float *values, const skl__matrix *w, size_t row)
+{
+    const skl__tile tile = skl__tile_at(w, row / SKL__TILE);
+    const size_t lane = row % SKL__TILE;
+    float scale = 0.0f, minimum = 0.0f;
+    size_t k;
+
+    for (k = 0; k < w->columns; k++) {
+        if (k % w->group == 0) {
+            scale = skl__scale_at(w, tile.scales, k / w->group, lane);
+            if (w->minimum) minimum = skl__scale_at(w, tile.minima, k / w->group, lane);
+        }
+        values[k] = scale * (float)skl__code_at(w, tile.codes, k, lane);
+        if (w->minimum) values[k] += minimum;
+    }
+}
+
+SKL_API skl_status skl_unpack_row(const skl_layout *layout, const void *packed, uint64_t row, float *values)
+{
+    skl__fp_env env;
+    skl__matrix w;
+
+    if (!skl_packed_bytes(layout) || !packed || !values || row >= layout->rows) return SKL_BAD_ARGUMENT;
+    w = skl__matrix_of(layout, (const unsigned char *)packed);
+    env = skl__fp_begin();
+    skl__unpack_row(values, &w, (size_t)row);
+    skl__fp_end(env);
+    return SKL_OK;
 }
 
 static float skl__dot_scalar(const skl__matrix *w, const skl__tile *tile, size_t row, const skl__acts *x, size_t token)
@@ -6231,6 +6275,7 @@ typedef struct skl__lane_kernels {
                      const float *values, size_t stride);
     void (*attend)(skl__attend_job *job);
     void (*gate_product)(float *y, const skl__matrix *w, const float *x, size_t tokens);
+    void (*unpack_row)(float *values, const skl__matrix *w, size_t row);
     skl__matmul *matmul_f32_f32, *matmul_f16_f32, *matmul_bf16_f32, *matmul_q4_f32, *matmul_q8_f32;
 } skl__lane_kernels;
 
@@ -6748,6 +6793,56 @@ SKL__KERNEL void SKL__LANE(skl__gate_product)(float *y, const skl__matrix *w, co
     if (w->storage == SKL__ROWS_F32) SKL__LANE(skl__gate_through)(y, w, x, tokens, SKL__ROWS_F32);
     else if (w->storage == SKL__ROWS_F16) SKL__LANE(skl__gate_through)(y, w, x, tokens, SKL__ROWS_F16);
     else SKL__LANE(skl__gate_through)(y, w, x, tokens, SKL__ROWS_BF16);
+}
+
+/* ---- rows as floats */
+
+/* A float row; what is left of sixteen values takes the way through a full vector. */
+SKL__HELPER void SKL__LANE(skl__widen_row)(float *values, const unsigned char *row, size_t n, skl__storage storage)
+{
+    const size_t size = storage == SKL__ROWS_F32 ? 4 : 2;
+    unsigned char lanes[64] = {0};
+    size_t i;
+    for (i = 0; i + 16 <= n; i += 16) skl__vstore(values + i, SKL__LANE(skl__vload_weights)(row + i * size, storage));
+    if (i == n) return;
+    memcpy(lanes, row + i * size, (n - i) * size);
+    SKL__LANE(skl__vstore_at)(values, SKL__LANE(skl__vload_weights)(lanes, storage), i, n);
+}
+
+/* A row of tiles: four lines give four bytes each, which are 32 codes of 4 bits or 16 of 8. */
+SKL__HELPER void SKL__LANE(skl__unpack_tile_row)(float *values, const skl__matrix *w, size_t row, const int bits)
+{
+    const skl__tile tile = skl__tile_at(w, row / SKL__TILE);
+    const skl__v offset = skl__vset(w->minimum && bits == 4 ? 8.0f : 0.0f); /* which skl__vload_i4 has taken off */
+    const size_t lane = row % SKL__TILE, step = bits == 4 ? 32 : 16;
+    skl__v codes[2], scale, minimum = skl__vset(0.0f);
+    unsigned char bytes[16];
+    size_t g, k, c, i;
+    for (g = 0; g < w->columns / w->group; g++) {
+        scale = skl__vset(skl__scale_at(w, tile.scales, g, lane));
+        if (w->minimum) minimum = skl__vset(skl__scale_at(w, tile.minima, g, lane));
+        for (k = g * w->group; k < (g + 1) * w->group; k += step) {
+            SKL__LANES_UNROLL for (c = 0; c < 4; c++) memcpy(bytes + 4 * c, tile.codes + k / step * 256 + c * 64 + lane * 4, 4);
+            if (bits == 4) skl__vload_i4(codes, bytes);
+            else codes[0] = skl__vload_i8(bytes);
+            SKL__LANES_FOR(i, 2, step / 16) {
+                codes[i] = skl__vmul(scale, skl__vadd(codes[i], offset));
+                skl__vstore(values + k + i * 16, w->minimum ? skl__vadd(codes[i], minimum) : codes[i]);
+            }
+        }
+    }
+}
+
+/* One row of a matrix.        values  [columns] */
+SKL__KERNEL void SKL__LANE(skl__unpack_row)(float *values, const skl__matrix *w, size_t row)
+{
+    switch (w->storage) {
+    case SKL__ROWS_F32: SKL__LANE(skl__widen_row)(values, w->data + row * w->stride, w->columns, SKL__ROWS_F32); break;
+    case SKL__ROWS_F16: SKL__LANE(skl__widen_row)(values, w->data + row * w->stride, w->columns, SKL__ROWS_F16); break;
+    case SKL__ROWS_BF16: SKL__LANE(skl__widen_row)(values, w->data + row * w->stride, w->columns, SKL__ROWS_BF16); break;
+    case SKL__TILES_4: SKL__LANE(skl__unpack_tile_row)(values, w, row, 4); break;
+    default: SKL__LANE(skl__unpack_tile_row)(values, w, row, 8); break;
+    }
 }
 
 /* Sixteen scales or minima of one group. */
@@ -7290,7 +7385,7 @@ static const skl__lane_kernels SKL__LANE(skl__lane_kernels) = {
     SKL__LANE(skl__exp), SKL__LANE(skl__silu), SKL__LANE(skl__gate), SKL__LANE(skl__gated_unit), SKL__LANE(skl__scale),
     SKL__LANE(skl__add), SKL__LANE(skl__dot_f32), SKL__LANE(skl__rms_norm), SKL__LANE(skl__dyt), SKL__LANE(skl__rope),
     SKL__LANE(skl__quantise), SKL__LANE(skl__softmax), SKL__LANE(skl__mix), SKL__LANE(skl__store_kv), SKL__LANE(skl__attend),
-    SKL__LANE(skl__gate_product), SKL__LANE(skl__matmul_f32_f32), SKL__LANE(skl__matmul_f16_f32),
+    SKL__LANE(skl__gate_product), SKL__LANE(skl__unpack_row), SKL__LANE(skl__matmul_f32_f32), SKL__LANE(skl__matmul_f16_f32),
     SKL__LANE(skl__matmul_bf16_f32), SKL__LANE(skl__matmul_q4_f32), SKL__LANE(skl__matmul_q8_f32)
 };
 
@@ -7777,10 +7872,10 @@ SKL_API uint32_t skl_isa_available(void)
     return compiled & (skl__cpu_levels() | 1u << SKL_ISA_SCALAR);
 }
 
-/* The row of a level, or the best one for SKL_ISA_DEFAULT; NULL if it cannot run here. */
-static const skl__kernels *skl__kernels_for(skl_isa isa)
+/* The row of a level, or the best one for SKL_ISA_DEFAULT, of those in the mask (0 = all); NULL if none can run here. */
+static const skl__kernels *skl__kernels_for(skl_isa isa, uint32_t mask)
 {
-    const uint32_t available = skl_isa_available();
+    const uint32_t available = skl_isa_available() & (mask ? mask : UINT32_MAX);
     size_t i;
 
     for (i = SKL__KERNEL_ROWS; i-- > 0;) {
@@ -7788,6 +7883,15 @@ static const skl__kernels *skl__kernels_for(skl_isa isa)
         if ((available >> row->isa & 1) && (isa == SKL_ISA_DEFAULT || isa == row->isa)) return row;
     }
     return NULL;
+}
+
+static skl_status skl__choose_kernels(const skl__kernels **kernels, skl_isa isa, uint32_t mask, skl_error *error)
+{
+    *kernels = skl__kernels_for(isa, mask);
+    if (*kernels) return SKL_OK;
+    if (skl__kernels_for(isa, 0))
+        return skl__fail(error, SKL_UNSUPPORTED, SKL_NO_OFFSET, "isa_mask", "it allows no level that could be used");
+    return skl__fail(error, SKL_UNSUPPORTED, SKL_NO_OFFSET, "isa", "this CPU or build cannot run level %s", skl_isa_name(isa));
 }
 
 /* The kernel for a matrix: float rows take floats, codes take the activations that were asked for. */
@@ -8681,12 +8785,7 @@ static skl_status skl__bind_packed(skl__binder *b, const skl_tensor *tensor, siz
     layout.group = (uint64_t)group;
     if (format >> 10 || skl_packed_bytes(&layout) == 0 || skl_packed_bytes(&layout) != tensor->size)
         return skl__model_fail(b, tensor->name, "its packed layout is not possible, or does not fit its size");
-    w->storage = layout.bits == 4 ? SKL__TILES_4 : SKL__TILES_8;
-    w->group = (size_t)group;
-    w->stride = (size_t)skl_packed_tile_bytes(&layout);
-    w->wide = layout.wide;
-    w->minimum = layout.minimum;
-    w->data = tensor->data;
+    *w = skl__matrix_of(&layout, tensor->data);
     shape[0] = layout.columns;
     shape[1] = layout.rows;
     return SKL_OK;
@@ -8704,13 +8803,8 @@ static skl_status skl__bind_repack(skl__binder *b, const skl_tensor *tensor, skl
     repack->rows = tensor->data;
     repack->size = (size_t)tensor->size;
     memcpy(repack->name, tensor->name, sizeof repack->name);
-    w->storage = repack->layout.bits == 4 ? SKL__TILES_4 : SKL__TILES_8;
-    w->group = (size_t)repack->layout.group;
-    w->stride = (size_t)skl_packed_tile_bytes(&repack->layout);
-    w->wide = repack->layout.wide;
-    w->minimum = repack->layout.minimum;
     repack->out = (unsigned char *)skl__arena_take(&b->model->arena, skl_packed_bytes(&repack->layout), 1);
-    w->data = repack->out;
+    *w = skl__matrix_of(&repack->layout, repack->out);
     if (repack->out) b->repack_count++;
     return SKL_OK;
 }
@@ -9077,19 +9171,26 @@ static skl_status skl__read_packing(skl__binder *b)
 
 /* --- packing at load --- */
 
+#define SKL__REPACK_BYTES ((size_t)128 << 10) /* of an item of work, at least: taking its pages is a call of the system */
+
 typedef struct skl__repack_call {
     const skl__repack *repack;
-    size_t tile_bytes;
+    size_t tile_bytes, tiles;         /* of the matrix */
+    size_t item;                      /* tiles of an item */
     skl__count bad;                   /* tiles with a scale that is not finite */
 } skl__repack_call;
 
-static void skl__repack_task(void *arg, size_t tile)
+static void skl__repack_task(void *arg, size_t index)
 {
     skl__repack_call *call = (skl__repack_call *)arg;
     const skl__repack *repack = call->repack;
+    const size_t begin = index * call->item, end = call->tiles - begin < call->item ? call->tiles : begin + call->item;
+    size_t tile;
 
-    if (!skl__pack_tile(&repack->layout, repack->type, repack->rows, tile, repack->out + tile * call->tile_bytes))
-        skl__atomic_add(&call->bad, 1);
+    skl__take_pages(repack->out + begin * call->tile_bytes, (end - begin) * call->tile_bytes);
+    for (tile = begin; tile < end; tile++)
+        if (!skl__pack_tile(&repack->layout, repack->type, repack->rows, tile, repack->out + tile * call->tile_bytes))
+            skl__atomic_add(&call->bad, 1);
 }
 
 static skl_status skl__repack_all(skl__binder *b, skl__pool *pool)
@@ -9101,10 +9202,12 @@ static skl_status skl__repack_all(skl__binder *b, skl__pool *pool)
         skl__repack_call call;
         call.repack = &b->repacks[i];
         call.tile_bytes = (size_t)skl_packed_tile_bytes(&call.repack->layout);
+        call.tiles = (size_t)skl_packed_bytes(&call.repack->layout) / call.tile_bytes;
+        call.item = 1 + SKL__REPACK_BYTES / call.tile_bytes;
         call.bad = 0;
         if (model->cancel.stop && model->cancel.stop(model->cancel.user))
             return skl__fail(b->error, SKL_CANCELLED, SKL_NO_OFFSET, "", "loading was cancelled");
-        skl__parallel(pool, (size_t)(skl_packed_bytes(&call.repack->layout) / call.tile_bytes), skl__repack_task, &call);
+        skl__parallel(pool, (call.tiles + call.item - 1) / call.item, skl__repack_task, &call);
         if (call.bad) return skl__model_fail(b, call.repack->name, "a scale is not finite");
         skl__gguf_release_pages(model->gguf, call.repack->rows, call.repack->size);
     }
@@ -9527,10 +9630,7 @@ SKL_API skl_status skl_session_open(skl_session **session, const skl_model *mode
     s.model = model;
     SKL__TRY(skl__session_settle(&s, desc, error));
     SKL__TRY(skl__take_allocator(&s.allocator, &s.desc.allocator, error));
-    s.kernels = skl__kernels_for(s.desc.isa);
-    if (!s.kernels)
-        return skl__fail(error, SKL_UNSUPPORTED, SKL_NO_OFFSET, "isa", "this CPU or build cannot run level %s",
-                         skl_isa_name(s.desc.isa));
+    SKL__TRY(skl__choose_kernels(&s.kernels, s.desc.isa, s.desc.isa_mask, error));
     s.error.offset = SKL_NO_OFFSET;
     return skl__session_make(session, &s, error);
 }
@@ -10415,27 +10515,6 @@ static void skl__layer_router(skl__pass *pass)
 
 /* --- the whole --- */
 
-/* One embedding row as floats. */
-static void skl__embed(const skl__matrix *w, size_t row, float *values)
-{
-    const unsigned char *data = w->data + row * w->stride;
-    skl_layout layout;
-
-    if (w->storage >= SKL__TILES_4) {
-        layout.bits = w->storage == SKL__TILES_4 ? 4 : 8;
-        layout.minimum = w->minimum;
-        layout.wide = w->wide;
-        layout.rows = w->rows;
-        layout.columns = w->columns;
-        layout.group = w->group;
-        skl_unpack_row(&layout, w->data, row, values);
-    } else {
-        skl_dequantize(w->storage == SKL__ROWS_F32 ? SKL_TYPE_F32 : w->storage == SKL__ROWS_F16 ? SKL_TYPE_F16 : SKL_TYPE_BF16,
-                       data,
-                       w->columns, values);
-    }
-}
-
 /* cos and sin of every rotary pair at a position, in double up to the last rounding. Adjacent pairs want each value twice. */
 static void skl__angles(const skl__pass *pass, size_t t)
 {
@@ -10466,7 +10545,7 @@ static void skl__begin_task(void *arg, size_t t)
     const skl__pass *pass = (const skl__pass *)arg;
     const skl_session *s = pass->s;
 
-    skl__embed(&s->model->embedding, (size_t)s->tokens[pass->start + t], s->hidden + t * s->model->config.width);
+    pass->lanes->unpack_row(s->hidden + t * s->model->config.width, &s->model->embedding, (size_t)s->tokens[pass->start + t]);
     if (s->model->config.residual != SKL__ADD)
         skl__deposit_token(pass, t, 0, SKL__SET, s->hidden + t * s->model->config.width);
     skl__angles(pass, t);
@@ -10703,6 +10782,7 @@ static skl_status skl__sampler_check(const skl_sampler_desc *desc, skl_error *er
 SKL_API skl_status skl_sampler_open(skl_sampler **sampler, const skl_sampler_desc *given, skl_error *error)
 {
     skl_sampler_desc desc;
+    const skl__kernels *kernels;
     skl_allocator allocator;
     skl_sampler *s;
     uint64_t seed;
@@ -10711,11 +10791,12 @@ SKL_API skl_status skl_sampler_open(skl_sampler **sampler, const skl_sampler_des
         return skl__session_bad(error, "desc", "the sampler desc is missing or of an unknown size");
     SKL__TRY(skl__sampler_check(&desc, error));
     SKL__TRY(skl__take_allocator(&allocator, &desc.allocator, error));
+    SKL__TRY(skl__choose_kernels(&kernels, SKL_ISA_DEFAULT, desc.isa_mask, error));
     s = (skl_sampler *)skl__alloc_array(&allocator, 1, sizeof *s);
     if (!s) return skl__fail(error, SKL_OUT_OF_MEMORY, SKL_NO_OFFSET, "", "no memory for a sampler");
     s->desc = desc;
     s->allocator = allocator;
-    s->lanes = skl__kernels_for(SKL_ISA_DEFAULT)->lanes;
+    s->lanes = kernels->lanes;
     s->logits = (float *)skl__alloc_array(&allocator, desc.vocab, sizeof *s->logits);
     s->candidates = (skl__candidate *)skl__alloc_array(&allocator, desc.vocab, sizeof *s->candidates);
     seed = desc.seed;
@@ -10887,6 +10968,7 @@ SKL_API skl_status skl_sample(skl_sampler *sampler, const float *logits, const i
 #undef SKL__IMPLEMENTING
 #if !defined(SINKLESS_INTERNAL)
 #undef SKL__MADV_DONTNEED
+#undef SKL__MADV_POPULATE_WRITE
 #undef SKL__THREADS
 #undef SKL__X86
 #undef SKL__ARM
@@ -10908,6 +10990,7 @@ SKL_API skl_status skl_sample(skl_sampler *sampler, const float *logits, const i
 #undef SKL__READ_MAX
 #undef SKL__RUN
 #undef SKL__TILE
+#undef SKL__EACH_BYTE
 #undef SKL__UNROLL_4
 #undef SKL__SINCE
 #undef SKL__HAS_AVXVNNI
@@ -10996,6 +11079,7 @@ SKL_API skl_status skl_sample(skl_sampler *sampler, const float *logits, const i
 #undef SKL__SPIN_YIELD
 #undef SKL__WORKER_STACK
 #undef SKL__TRY
+#undef SKL__REPACK_BYTES
 #undef SKL__CHUNK
 #undef SKL__TOKEN_RUN
 #undef SKL__SHARE_TOKENS

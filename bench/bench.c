@@ -267,7 +267,7 @@ static int run_limits(void)
     const size_t threads = arguments.threads ? arguments.threads : skl_default_threads();
     int code = CLI_GO_ON;
 
-    print_machine(threads, skl_isa_name(skl__kernels_for(SKL_ISA_DEFAULT)->isa));
+    print_machine(threads, skl_isa_name(skl__kernels_for(SKL_ISA_DEFAULT, 0)->isa));
     if (threads > 1) code = limits_of(1);
     if (code == CLI_GO_ON) code = limits_of(threads);
     return code == CLI_GO_ON ? cli_finish() : code;
@@ -677,7 +677,7 @@ static int bench_open(bench *b, size_t threads)
 static int run_kernels(void)
 {
     const size_t threads = arguments.threads ? arguments.threads : skl_default_threads();
-    const skl__kernels *kernels = skl__kernels_for((skl_isa)arguments.isa);
+    const skl__kernels *kernels = skl__kernels_for((skl_isa)arguments.isa, 0);
     bench b;
     int code;
 

@@ -256,6 +256,52 @@ static float *case_run(kernel_case *c, skl__matmul *kernel)
     return y;
 }
 
+/* --- rows as floats --- */
+
+/* Every level makes these values of a row, and nothing behind them. */
+static void check_unpacked(const skl__matrix *w, size_t row, const float *wanted)
+{
+    guarded g = guarded_alloc(w->columns * sizeof(float));
+    int isa;
+
+    for (isa = SKL_ISA_SCALAR; isa < SKL_ISA_COUNT; isa++) {
+        const skl__kernels *kernels = skl__kernels_for((skl_isa)isa, 0);
+        if (!kernels) continue;
+        memset(g.data, 0xcd, w->columns * sizeof(float));
+        kernels->lanes->unpack_row((float *)(void *)g.data, w, row);
+        if (!CHECK(memcmp(g.data, wanted, w->columns * sizeof(float)) == 0))
+            printf("  %s unpack_row %zu: storage %d, columns %zu group %zu%s%s\n", skl_isa_name((skl_isa)isa), row,
+                   (int)w->storage, w->columns, w->group, w->wide ? " wide" : "", w->minimum ? " minimum" : "");
+    }
+    guarded_free(&g);
+}
+
+/* Scale times code, rounded to float, and then plus the minimum, rounded again; doubles hold either exactly enough. */
+static void test_unpacking_tiles(const kernel_case *c)
+{
+    const size_t groups = c->w.columns / c->w.group, row = random_below(c->w.rows);
+    const int offset = c->bits == 4 && !c->w.minimum ? 8 : 0;
+    float *wanted = (float *)malloc(c->w.columns * sizeof *wanted);
+    skl_layout layout;
+    size_t k;
+
+    if (!CHECK(wanted != NULL)) return;
+    for (k = 0; k < c->w.columns; k++) {
+        wanted[k] = (float)((double)scale_value(c, row, k / c->w.group) * (code_value(c, row, k) - offset));
+        if (c->w.minimum) wanted[k] = (float)((double)wanted[k] + (double)scale_value(c, row, groups + k / c->w.group));
+    }
+    check_unpacked(&c->w, row, wanted);
+    layout.bits = c->bits;
+    layout.minimum = c->w.minimum;
+    layout.wide = c->w.wide;
+    layout.rows = c->w.rows;
+    layout.columns = c->w.columns;
+    layout.group = c->w.group;
+    if (skl_packed_bytes(&layout) && CHECK_EQ_INT(skl_unpack_row(&layout, c->w.data, row, (float *)(void *)c->values.data), SKL_OK))
+        CHECK(memcmp(c->values.data, wanted, c->w.columns * sizeof *wanted) == 0);
+    free(wanted);
+}
+
 /* --- scalar against long double --- */
 
 static int output_is_near(const kernel_case *c, size_t row, size_t token, float got)
@@ -322,15 +368,15 @@ static void test_levels(kernel_case *c, float *wanted)
     int isa;
 
     if (c->w.columns <= 512 && c->tokens < 16) { /* the reference format is slow */
-        memcpy(wanted, case_run(c, matmul_f32(c, skl__kernels_for(SKL_ISA_SCALAR))), c->y_size * sizeof *wanted);
+        memcpy(wanted, case_run(c, matmul_f32(c, skl__kernels_for(SKL_ISA_SCALAR, 0))), c->y_size * sizeof *wanted);
         for (isa = SKL_ISA_SCALAR + 1; isa < SKL_ISA_COUNT; isa++) {
-            const skl__kernels *kernels = skl__kernels_for((skl_isa)isa);
+            const skl__kernels *kernels = skl__kernels_for((skl_isa)isa, 0);
             if (kernels) check_kernel(c, skl_isa_name((skl_isa)isa), "codes by f32", matmul_f32(c, kernels), wanted);
         }
     }
     memcpy(wanted, case_run(c, skl__matmul_scalar), c->y_size * sizeof *wanted);
     for (isa = SKL_ISA_DEFAULT + 1; isa < SKL_ISA_COUNT; isa++) {
-        const skl__kernels *kernels = skl__kernels_for((skl_isa)isa);
+        const skl__kernels *kernels = skl__kernels_for((skl_isa)isa, 0);
         const char *level = skl_isa_name((skl_isa)isa);
 
         if (!kernels) continue;
@@ -480,7 +526,7 @@ static row_case row_make(void)
     row_case r;
     size_t i;
 
-    r.lanes = skl__kernels_for(SKL_ISA_SCALAR)->lanes;
+    r.lanes = skl__kernels_for(SKL_ISA_SCALAR, 0)->lanes;
     r.n = 0;
     for (i = 0; i < ARRAYS; i++) r.arrays[i] = guarded_alloc(ARRAY_VALUES * sizeof(float));
     r.codes = guarded_alloc(MOST_VALUES);
@@ -514,8 +560,8 @@ static void test_rows(void)
             row_fill(&wanted, seed);
             row_kernels[kernel].run(&wanted);
             for (isa = SKL_ISA_SCALAR + 1; isa < SKL_ISA_COUNT; isa++) {
-                if (!skl__kernels_for((skl_isa)isa)) continue;
-                got.lanes = skl__kernels_for((skl_isa)isa)->lanes;
+                if (!skl__kernels_for((skl_isa)isa, 0)) continue;
+                got.lanes = skl__kernels_for((skl_isa)isa, 0)->lanes;
                 got.n = wanted.n;
                 row_fill(&got, seed);
                 row_kernels[kernel].run(&got);
@@ -551,6 +597,39 @@ static void fill_weights_of(guarded *g, skl__storage storage, size_t n)
     }
 }
 
+static float stored_value(skl__storage storage, const unsigned char *p)
+{
+    uint32_t bits = 0;
+    float value;
+
+    memcpy(&bits, p, storage == SKL__ROWS_F32 ? 4 : 2);
+    if (storage == SKL__ROWS_F16) return half_value((uint16_t)bits);
+    bits <<= storage == SKL__ROWS_BF16 ? 16 : 0;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static void test_unpacking_floats(void)
+{
+    float wanted[70];
+    guarded weights;
+    skl__matrix w;
+    size_t k;
+
+    memset(&w, 0, sizeof w);
+    w.rows = 3;
+    for (w.columns = 1; w.columns <= sizeof wanted / sizeof *wanted; w.columns++)
+        for (w.storage = SKL__ROWS_F32; w.storage <= SKL__ROWS_BF16; w.storage = (skl__storage)(w.storage + 1)) {
+            w.stride = w.columns * (w.storage == SKL__ROWS_F32 ? 4 : 2);
+            weights = guarded_alloc(w.rows * w.stride);
+            fill_weights_of(&weights, w.storage, w.rows * w.columns);
+            w.data = weights.data;
+            for (k = 0; k < w.columns; k++) wanted[k] = stored_value(w.storage, w.data + 2 * w.stride + k * (w.stride / w.columns));
+            check_unpacked(&w, 2, wanted);
+            guarded_free(&weights);
+        }
+}
+
 static void check_float_matrix(skl__storage storage, size_t rows, size_t columns, size_t tokens, int by_columns)
 {
     const size_t size = storage == SKL__ROWS_F32 ? 4 : 2, stored = by_columns ? (rows + 15) / 16 * 16 : rows;
@@ -573,7 +652,7 @@ static void check_float_matrix(skl__storage storage, size_t rows, size_t columns
     acts.columns = columns;
     acts.values = (const float *)(const void *)x.data;
     for (isa = SKL_ISA_SCALAR; isa < SKL_ISA_COUNT && wanted; isa++) {
-        const skl__kernels *kernels = skl__kernels_for((skl_isa)isa);
+        const skl__kernels *kernels = skl__kernels_for((skl_isa)isa, 0);
         size_t i;
         if (!kernels) continue;
         for (i = 0; i < tokens * rows; i++) values[i] = 1.25f;
@@ -675,7 +754,7 @@ static void check_attention(attention_case *a, uint64_t seed)
     a->out = guarded_alloc(out_bytes);
     cache = (unsigned char *)malloc(a->cache_bytes);
     for (isa = SKL_ISA_SCALAR; isa < SKL_ISA_COUNT && cache; isa++) {
-        const skl__kernels *kernels = skl__kernels_for((skl_isa)isa);
+        const skl__kernels *kernels = skl__kernels_for((skl_isa)isa, 0);
         if (!kernels) continue;
         attention_run(a, kernels->lanes, seed, isa == SKL_ISA_SCALAR ? wanted_null : null_mass);
         if (isa == SKL_ISA_SCALAR) {
@@ -729,11 +808,13 @@ int main(void)
         if (!wanted) return 1;
         if (i < ROUNDS / 4) CHECK(scalar_is_right(&c));
         test_levels(&c, wanted);
+        test_unpacking_tiles(&c);
         free(wanted);
         case_free(&c);
     }
     test_rows();
     test_float_matrices();
+    test_unpacking_floats();
     test_attention();
     return test_finish();
 }

@@ -2,6 +2,7 @@
  * arguments; the caller's floating-point environment; sampling. */
 #if !defined(_WIN32)
 #include <pthread.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #endif
@@ -716,6 +717,37 @@ static void test_cancelled_loading(void)
     CHECK_EQ_INT(l.blocks, 0);
 }
 
+#if !defined(_WIN32)
+static long page_faults(void)
+{
+    struct rusage usage;
+
+    return getrusage(RUSAGE_SELF, &usage) == 0 ? usage.ru_minflt : 0;
+}
+
+/* What a call touches follows the tokens that the session holds, not those it has room for. */
+static void test_large_context(void)
+{
+    enum { ROOM = 1 << 17 };
+    skl_model *model = open_golden("llama");
+    skl_session_desc desc = default_desc();
+    skl_session *session;
+    skl_memory memory;
+    long before;
+    int32_t i;
+
+    desc.context = ROOM;
+    CHECK_EQ_INT(skl_model_memory(model, &desc, &memory, NULL), SKL_OK);
+    CHECK(memory.kv >> 12 > 4000); /* pages, if there were no way around them */
+    before = page_faults();
+    session = open_session(model, &desc);
+    for (i = 0; i < 40; i++) CHECK_EQ_INT(skl_eval(session, &i, 1, NULL), SKL_OK);
+    CHECK(page_faults() - before < 1000);
+    skl_session_close(session);
+    skl_model_close(model);
+}
+#endif
+
 static void test_memory(void)
 {
     static const origin sources[] = {{"k_quants", 0, 0}, {"k_quants", 1, 0}, {"k_quants", 0, 1}, {"everything", 0, 0},
@@ -726,6 +758,9 @@ static void test_memory(void)
     for (i = 0; i < MODELS; i++) check_no_allocation(models[i]);
     test_failing_allocator();
     test_cancelled_loading();
+#if !defined(_WIN32)
+    test_large_context();
+#endif
 }
 
 /* --- wrong arguments --- */
@@ -899,6 +934,44 @@ static void test_session_desc(void)
     SWEEP(allocator.alloc, modest_alloc, SKL_BAD_ARGUMENT, "allocator");
     SWEEP(allocator.free, modest_free, SKL_BAD_ARGUMENT, "allocator");
 #undef SWEEP
+    skl_model_close(model);
+}
+
+/* Of the levels that a mask leaves, the best one; a level by name must be among them. */
+static void test_isa_masks(void)
+{
+    skl_model *model = open_golden("mixed_weights");
+    skl_session_desc desc = default_desc();
+    skl_sampler_desc sampler_desc;
+    skl_sampler *sampler = NULL;
+    skl_session *session = NULL;
+    uint32_t mask;
+    skl_error error;
+    int isa;
+
+    memset(&sampler_desc, 0, sizeof sampler_desc);
+    sampler_desc.vocab = VOCAB;
+    for (mask = 1; mask < 1u << SKL_ISA_COUNT; mask++) {
+        const uint32_t left = mask & skl_isa_available();
+
+        desc.isa_mask = sampler_desc.isa_mask = mask;
+        desc.isa = SKL_ISA_DEFAULT;
+        CHECK_EQ_INT(skl_session_open(&session, model, &desc, &error), left ? SKL_OK : SKL_UNSUPPORTED);
+        if (left) CHECK_EQ_INT(left >> skl_session_isa(session), 1); /* it is the highest bit */
+        else CHECK_STR(error.where, "isa_mask");
+        skl_session_close(session);
+        session = NULL;
+        CHECK_EQ_INT(skl_sampler_open(&sampler, &sampler_desc, &error), left ? SKL_OK : SKL_UNSUPPORTED);
+        skl_sampler_close(sampler);
+        sampler = NULL;
+        for (isa = SKL_ISA_SCALAR; isa < SKL_ISA_COUNT && mask % 7 == 0; isa++) {
+            desc.isa = (skl_isa)isa;
+            CHECK_EQ_INT(skl_session_open(&session, model, &desc, &error), left >> isa & 1 ? SKL_OK : SKL_UNSUPPORTED);
+            if (!(left >> isa & 1)) CHECK_STR(error.where, level_available(isa) ? "isa_mask" : "isa");
+            skl_session_close(session);
+            session = NULL;
+        }
+    }
     skl_model_close(model);
 }
 
@@ -1458,6 +1531,7 @@ int main(void)
     test_memory();
     test_null_arguments();
     test_session_desc();
+    test_isa_masks();
     test_sampler_desc();
     test_size_tags();
     test_refused_calls();

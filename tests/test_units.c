@@ -1028,6 +1028,80 @@ static void test_packing(void)
     }
 }
 
+/* --- packing at load: by several threads, in several items, to the bytes that skl_pack makes --- */
+
+enum { PACKED_ROWS = 700, PACKED_COLUMNS = 2048 };
+
+/* How many threads the process has: asked whenever loading asks whether to stop. */
+static int count_threads(void *user)
+{
+    int *most = (int *)user, threads = 0;
+    FILE *file = fopen("/proc/self/status", "r");
+    char line[256];
+
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, "Threads: %d", &threads) == 1 && threads > *most) *most = threads;
+    if (file) fclose(file);
+    return 0;
+}
+
+static void check_repacking(const unsigned char *rows, const unsigned char *wanted, unsigned char *out, size_t threads)
+{
+    static skl_allocator standard;
+    static skl_model model;
+    static skl_gguf gguf;
+    skl__repack repack;
+    skl__binder binder;
+    skl_error error;
+    int most = 0;
+
+    memset(&binder, 0, sizeof binder);
+    memset(&repack, 0, sizeof repack);
+    memset(&model, 0, sizeof model);
+    CHECK_EQ_INT(skl_layout_of(&repack.layout, SKL_TYPE_Q4_0, PACKED_ROWS, PACKED_COLUMNS), SKL_OK);
+    CHECK_EQ_INT(skl__take_allocator(&model.allocator, &standard, &error), SKL_OK);
+    repack.type = SKL_TYPE_Q4_0;
+    repack.rows = rows;
+    repack.out = out;
+    repack.size = (size_t)PACKED_ROWS * PACKED_COLUMNS / 32 * 18;
+    model.gguf = &gguf;
+    model.cancel.stop = count_threads;
+    model.cancel.user = &most;
+    binder.model = &model;
+    binder.error = &error;
+    binder.repacks = &repack;
+    binder.repack_count = 1;
+    memset(out, 0xcd, (size_t)skl_packed_bytes(&repack.layout) + 1);
+    CHECK_EQ_INT(skl__repack_with_threads(&binder, threads), SKL_OK);
+    CHECK(memcmp(out, wanted, (size_t)skl_packed_bytes(&repack.layout)) == 0);
+    CHECK_EQ_INT(out[skl_packed_bytes(&repack.layout)], 0xcd);
+#if !defined(SINKLESS_NO_THREADS)
+    if (most > 0) CHECK(most >= (int)threads);
+#endif
+}
+
+static void test_repacking(void)
+{
+    static const size_t threads[] = {1, 2, 5};
+    const size_t bytes = (size_t)PACKED_ROWS * PACKED_COLUMNS / 32 * 18;
+    unsigned char *rows = (unsigned char *)malloc(bytes), *wanted, *out;
+    skl_layout layout;
+    size_t i;
+
+    CHECK_EQ_INT(skl_layout_of(&layout, SKL_TYPE_Q4_0, PACKED_ROWS, PACKED_COLUMNS), SKL_OK);
+    CHECK(skl_packed_bytes(&layout) > 4 * SKL__REPACK_BYTES); /* several items */
+    wanted = (unsigned char *)malloc((size_t)skl_packed_bytes(&layout));
+    out = (unsigned char *)malloc((size_t)skl_packed_bytes(&layout) + 1);
+    if (CHECK(rows && wanted && out)) {
+        for (i = 0; i < bytes; i++) rows[i] = (unsigned char)(random_bits() & (i % 18 == 1 ? 0x3b : 0xff)); /* finite scales */
+        CHECK_EQ_INT(skl_pack(&layout, SKL_TYPE_Q4_0, rows, wanted), SKL_OK);
+        for (i = 0; i < sizeof threads / sizeof *threads; i++) check_repacking(rows, wanted, out, threads[i]);
+    }
+    free(rows);
+    free(wanted);
+    free(out);
+}
+
 /* --- matrices that take floats: every level has the bits of the scalar one, which is near the exact product --- */
 
 enum { MOST_COLUMNS = 384, MOST_ROWS = 48, MOST_TOKENS = 5 };
@@ -1041,24 +1115,15 @@ static skl__matrix random_tiles(const skl_layout *layout)
     unsigned char *data = tiles + (64 - ((uintptr_t)tiles & 63));
     const size_t bytes = (size_t)skl_packed_bytes(layout), tile = (size_t)skl_packed_tile_bytes(layout);
     size_t i, list, group, r;
-    skl__matrix w;
 
     CHECK(bytes > 0 && bytes + 64 <= sizeof tiles);
     for (i = 0; i < bytes; i++) data[i] = (unsigned char)random_bits();
     for (i = 0; i < bytes / tile; i++)
         for (list = 0; list < (layout->minimum ? 2u : 1u); list++)
             for (group = 0; group < layout->columns / layout->group; group++)
-                for (r = 0; r < 16; r++) skl__scale_write(layout, data + i * tile, list, group, r, random_float());
-    memset(&w, 0, sizeof w);
-    w.storage = layout->bits == 4 ? SKL__TILES_4 : SKL__TILES_8;
-    w.rows = (size_t)layout->rows;
-    w.columns = (size_t)layout->columns;
-    w.group = (size_t)layout->group;
-    w.stride = tile;
-    w.wide = layout->wide;
-    w.minimum = layout->minimum;
-    w.data = data;
-    return w;
+                for (r = 0; r < 16; r++)
+                    skl__scale_write(skl__scale_place(layout, data + i * tile, list, group, r), layout->wide, random_float());
+    return skl__matrix_of(layout, data);
 }
 
 /* Random rows at an odd address. */
@@ -1115,7 +1180,7 @@ static void check_product(const skl__matrix *w)
     }
     for (r = 0; r < w->rows; r++) { /* the first token */
         double sum = 0.0, size = 0.0;
-        skl__embed(w, r, weights);
+        skl__lane_kernels_scalar.unpack_row(weights, w, r);
         for (k = 0; k < w->columns; k++) {
             sum += (double)weights[k] * (double)activation_values[k];
             size += fabs((double)weights[k] * (double)activation_values[k]);
@@ -1287,6 +1352,7 @@ int main(void)
     test_gate_product();
     test_codes();
     test_packing();
+    test_repacking();
     test_products();
     test_attention();
     return test_finish();
