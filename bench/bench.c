@@ -24,6 +24,8 @@ static const char help[] =
     "  -m MODEL            GGUF file\n"
     "  --synth SHAPE       random int4 weights: qwen3-0.6b or llama-3.2-1b; +oasis, +gated or +all behind the name\n"
     "                      turns mechanisms on\n"
+    "  --beside MODEL      another one (a file with -m, a shape with --synth), measured in turn; rows of its speed\n"
+    "                      divided by that of the first\n"
     "  --write FILE        only write the model of --synth to a file\n"
     "  -p N                tokens of the prompt (default 512; 0 = none)\n"
     "  -n N                tokens that are decoded (default 128; 0 = none)\n"
@@ -40,18 +42,18 @@ static const char help[] =
     "Exit code: 0 done, 1 failed, 2 wrong usage.\n";
 
 #define BENCH_REPEATS 64
-#define BENCH_PROMPT 512
-#define BENCH_DECODE 128
+#define BENCH_NOT_GIVEN SIZE_MAX
 
 static struct {
-    const char *model, *synth, *write;
+    const char *model, *synth, *beside, *write;
     int json, activation, group, kv, isa;
     size_t prompt, decode, depth, repeats, threads;
-} arguments = {NULL, NULL, NULL, 0, 0, 0, 0, 0, BENCH_PROMPT, BENCH_DECODE, 0, 5, 0};
+} arguments = {NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, BENCH_NOT_GIVEN, BENCH_NOT_GIVEN, BENCH_NOT_GIVEN, 5, 0};
 
 static const cli_option options[] = {
     {"-m", CLI_TEXT, &arguments.model, 0, 0, NULL},
     {"--synth", CLI_TEXT, &arguments.synth, 0, 0, NULL},
+    {"--beside", CLI_TEXT, &arguments.beside, 0, 0, NULL},
     {"--write", CLI_TEXT, &arguments.write, 0, 0, NULL},
     {"-p", CLI_SIZE, &arguments.prompt, 0, CLI_MOST_TOKENS, NULL},
     {"-n", CLI_SIZE, &arguments.decode, 0, CLI_MOST_TOKENS, NULL},
@@ -345,6 +347,30 @@ static skl__matrix matrix_of(const bench *b, const matrix_case *c, size_t rows)
     return w;
 }
 
+/* The levels that a measurement goes through: repeat by repeat in turn, so that what the machine does meanwhile meets all. */
+typedef struct levels {
+    const skl__kernels *rows[SKL__KERNEL_ROWS];
+    size_t count;
+} levels;
+
+/* Those that were asked for. Levels may share their float kernels: the first one speaks for them then. */
+static levels levels_chosen(int only_lanes)
+{
+    const uint32_t available = skl_isa_available();
+    levels chosen;
+    size_t i, j;
+
+    chosen.count = 0;
+    for (i = 0; i < SKL__KERNEL_ROWS; i++) {
+        const skl__kernels *row = &skl__kernel_table[i];
+
+        if (!(available >> row->isa & 1) || (arguments.isa != SKL_ISA_DEFAULT && arguments.isa != (int)row->isa)) continue;
+        for (j = 0; j < chosen.count && !(only_lanes && chosen.rows[j]->lanes == row->lanes); j++) {}
+        if (j == chosen.count) chosen.rows[chosen.count++] = row;
+    }
+    return chosen;
+}
+
 /* Any bytes are codes; f16 values and scales get exponents that keep everything in range. */
 static void matrix_fill(bench *b, const skl__matrix *w)
 {
@@ -416,36 +442,42 @@ static void matrix_quantise(bench *b, const skl__kernels *kernels, const matrix_
                                  b->sums + t * runs);
 }
 
-static void matrix_bench(bench *b, const skl__kernels *kernels, const matrix_case *c, size_t tokens)
+static void matrix_bench(bench *b, const matrix_case *c, size_t tokens)
 {
     const int streams = tokens == 1, floats = c->activation == SKL_ACT_F32;
-    const peak p = floats ? float_peak(kernels->isa) : integer_peak(kernels->isa);
-    char name[64];
-    row r = row_of(name, skl_isa_name(kernels->isa), b->limit.pool->threads, streams ? "GB/s" : "Gop/s");
+    const levels chosen = levels_chosen(floats);
+    series all[SKL__KERNEL_ROWS];
     matrix_call call;
+    char name[64];
     double work;
-    series s;
-    size_t i;
+    size_t repeat, i;
 
     memset(&call, 0, sizeof call);
     call.w = matrix_of(b, c, streams ? 0 : KERNEL_ROWS);
-    call.kernel = skl__matmul_for(kernels, &call.w, c->activation);
     call.y = b->y;
     call.tokens = tokens;
     call.items = call.w.rows / SKL__TILE / KERNEL_TILES;
-    matrix_quantise(b, kernels, c, &call.acts);
+    matrix_quantise(b, chosen.rows[0], c, &call.acts);
     work = streams ? (double)(KERNEL_TILES * call.w.stride * (c->storage >= SKL__TILES_4 ? 1 : SKL__TILE))
                    : 2.0 * (double)(KERNEL_TILES * SKL__TILE * KERNEL_COLUMNS * tokens);
-    snprintf(name, sizeof name, "%s, n=%lu", c->name, (unsigned long)tokens);
-    r.limit_unit = r.unit;
-    s.count = 0;
-    for (i = 0; i < arguments.repeats; i++) {
-        const double rate = matrix_rate(b, &call) * work;
-        const double limit = streams ? read_bandwidth(&b->limit) : peak_rate(&b->limit, p);
+    for (i = 0; i < chosen.count; i++) all[i].count = 0;
+    for (repeat = 0; repeat < arguments.repeats; repeat++)
+        for (i = 0; i < chosen.count; i++) {
+            const skl_isa isa = chosen.rows[i]->isa;
+            double rate, limit;
 
-        series_add(&s, rate * 1e-9, limit * 1e-9);
+            call.kernel = skl__matmul_for(chosen.rows[i], &call.w, c->activation);
+            rate = matrix_rate(b, &call) * work;
+            limit = streams ? read_bandwidth(&b->limit) : peak_rate(&b->limit, floats ? float_peak(isa) : integer_peak(isa));
+            series_add(&all[i], rate * 1e-9, limit * 1e-9);
+        }
+    snprintf(name, sizeof name, "%s, n=%lu", c->name, (unsigned long)tokens);
+    for (i = 0; i < chosen.count; i++) {
+        row r = row_of(name, skl_isa_name(chosen.rows[i]->isa), b->limit.pool->threads, streams ? "GB/s" : "Gop/s");
+
+        r.limit_unit = r.unit;
+        print_row(&r, &all[i]);
     }
-    print_row(&r, &s);
 }
 
 /* =====================================================================================================================
@@ -502,51 +534,68 @@ static void attend_task(void *arg, size_t item)
     call->lanes->attend(&job);
 }
 
-/* Decoding: two queries a head, over caches that no level of the hierarchy holds. Prompt: as many as a call takes. */
-static void attend_bench(bench *b, const skl__kernels *kernels, int kv, const char *kv_name, int prompt)
+/* Heads per second, over KERNEL_SECONDS or a batch. */
+static double attend_rate(bench *b, attend_call *call)
 {
-    const peak p = float_peak(kernels->isa);
-    char name[64];
-    row r = row_of(name, skl_isa_name(kernels->isa), b->limit.pool->threads, prompt ? "Gop/s" : "GB/s");
+    const size_t batch = b->limit.pool->threads * 8;
+    const double begin = cli_seconds();
+    double now, done = 0.0;
+
+    do {
+        skl__parallel(b->limit.pool, batch, attend_task, call);
+        call->next += batch;
+        done += (double)batch;
+        now = cli_seconds();
+    } while (now - begin < KERNEL_SECONDS);
+    return done / (now - begin);
+}
+
+/* Decoding: two queries a head, over caches that no level of the hierarchy holds. Prompt: as many as a call takes. */
+static void attend_bench(bench *b, int kv, const char *kv_name, int prompt)
+{
+    const levels chosen = levels_chosen(1);
+    series all[SKL__KERNEL_ROWS];
     attend_call call;
-    series s;
-    size_t i;
+    char name[64];
+    double work;
+    size_t repeat, i;
 
     memset(&call, 0, sizeof call);
     call.b = b;
-    call.lanes = kernels->lanes;
+    call.lanes = chosen.rows[0]->lanes;
     call.kv = (skl_kv)kv;
     call.shape = skl__kv_shape_of(call.kv, ATTEND_DIM, ATTEND_KEYS);
     call.queries = prompt ? SKL__QUERIES : 2;
     call.cold = !prompt;
     call.heads = prompt ? b->limit.pool->threads : BENCH_BUFFER / (size_t)call.shape.head;
+    work = prompt ? 4.0 * (double)(call.queries * ATTEND_KEYS * ATTEND_DIM) : (double)call.shape.head;
     skl__parallel(b->limit.pool, call.heads, attend_fill, &call);
-    snprintf(name, sizeof name, "attention %s, %s", kv_name, prompt ? "prompt" : "decode");
-    r.limit_unit = r.unit;
-    s.count = 0;
-    for (i = 0; i < arguments.repeats; i++) {
-        const size_t batch = b->limit.pool->threads * 8;
-        const double begin = cli_seconds();
-        double now, done = 0.0, work, limit;
+    for (i = 0; i < chosen.count; i++) all[i].count = 0;
+    for (repeat = 0; repeat < arguments.repeats; repeat++)
+        for (i = 0; i < chosen.count; i++) {
+            double rate, limit;
 
-        do {
-            skl__parallel(b->limit.pool, batch, attend_task, &call);
-            call.next += batch;
-            done += (double)batch;
-            now = cli_seconds();
-        } while (now - begin < KERNEL_SECONDS);
-        work = prompt ? 4.0 * (double)(call.queries * ATTEND_KEYS * ATTEND_DIM) : (double)call.shape.head;
-        limit = prompt ? peak_rate(&b->limit, p) : read_bandwidth(&b->limit);
-        series_add(&s, done * work / (now - begin) * 1e-9, limit * 1e-9);
+            call.lanes = chosen.rows[i]->lanes;
+            rate = attend_rate(b, &call) * work;
+            limit = prompt ? peak_rate(&b->limit, float_peak(chosen.rows[i]->isa)) : read_bandwidth(&b->limit);
+            series_add(&all[i], rate * 1e-9, limit * 1e-9);
+        }
+    snprintf(name, sizeof name, "attention %s, %s", kv_name, prompt ? "prompt" : "decode");
+    for (i = 0; i < chosen.count; i++) {
+        row r = row_of(name, skl_isa_name(chosen.rows[i]->isa), b->limit.pool->threads, prompt ? "Gop/s" : "GB/s");
+
+        r.limit_unit = r.unit;
+        print_row(&r, &all[i]);
     }
-    print_row(&r, &s);
 }
 
 /* =====================================================================================================================
  * bench kernels: rows of values, on one thread, in cache
  * ================================================================================================================== */
 
-typedef enum row_kernel { ROW_NORM, ROW_QUANTISE_8, ROW_QUANTISE_ROW, ROW_UNIT, ROW_ROPE, ROW_KERNELS } row_kernel;
+typedef enum row_kernel {
+    ROW_NORM, ROW_QUANTISE_8, ROW_QUANTISE_ROW, ROW_UNIT, ROW_ROPE, ROW_UNPACK, ROW_KERNELS
+} row_kernel;
 
 static void row_run(bench *b, const skl__lane_kernels *lanes, row_kernel kernel)
 {
@@ -561,84 +610,77 @@ static void row_run(bench *b, const skl__lane_kernels *lanes, row_kernel kernel)
         memcpy(y, x, n * sizeof *y);  /* it works in place */
         lanes->gated_unit(y, x + n, n, SKL__UNIT_SILU);
         break;
-    default: lanes->rope(y, x, x + n, n, 0); break;
+    case ROW_ROPE: lanes->rope(y, x, x + n, n, 0); break;
+    default: {
+        const skl__matrix w = matrix_of(b, &matrix_cases[0], SKL__TILE);
+
+        lanes->unpack_row(y, &w, 5);
+        break;
+    }
     }
 }
 
-static void row_bench(bench *b, const skl__kernels *kernels, row_kernel kernel)
+/* Nanoseconds per value. */
+static double row_time(bench *b, const skl__lane_kernels *lanes, row_kernel kernel)
+{
+    const double begin = cli_seconds();
+    double now, done = 0.0;
+    int i;
+
+    do {
+        for (i = 0; i < 64; i++) row_run(b, lanes, kernel);
+        done += (double)(64 * KERNEL_COLUMNS);
+        now = cli_seconds();
+    } while (now - begin < KERNEL_SECONDS / 4);
+    return (now - begin) * 1e9 / done;
+}
+
+static void row_bench(bench *b, row_kernel kernel)
 {
     static const char *const names[ROW_KERNELS] = {"rms_norm", "quantise a8 g32", "quantise a8 row",
-                                                   "silu(gate) * up", "rope"};
-    const row r = row_of(names[kernel], skl_isa_name(kernels->isa), 1, "ns/val");
-    series s;
-    size_t i, j;
+                                                   "silu(gate) * up", "rope", "unpack q4 g32"};
+    const levels chosen = levels_chosen(1);
+    series all[SKL__KERNEL_ROWS];
+    size_t repeat, i;
 
-    s.count = 0;
     memset(b->y, 0, KERNEL_COLUMNS * sizeof *b->y);
-    for (i = 0; i < arguments.repeats; i++) {
-        const double begin = cli_seconds();
-        double now, done = 0.0;
+    for (i = 0; i < chosen.count; i++) all[i].count = 0;
+    for (repeat = 0; repeat < arguments.repeats; repeat++)
+        for (i = 0; i < chosen.count; i++) series_add(&all[i], row_time(b, chosen.rows[i]->lanes, kernel), 0.0);
+    for (i = 0; i < chosen.count; i++) {
+        const row r = row_of(names[kernel], skl_isa_name(chosen.rows[i]->isa), 1, "ns/val");
 
-        do {
-            for (j = 0; j < 64; j++) row_run(b, kernels->lanes, kernel);
-            done += (double)(64 * KERNEL_COLUMNS);
-            now = cli_seconds();
-        } while (now - begin < KERNEL_SECONDS / 4);
-        series_add(&s, (now - begin) * 1e9 / done, 0.0);
+        print_row(&r, &all[i]);
     }
-    print_row(&r, &s);
 }
 
 /* =====================================================================================================================
  * bench kernels: all of them
  * ================================================================================================================== */
 
-static int bench_chosen(const skl__kernels *kernels)
-{
-    return (skl_isa_available() >> kernels->isa & 1) &&
-           (arguments.isa == SKL_ISA_DEFAULT || arguments.isa == (int)kernels->isa);
-}
-
-/* Levels may share their float kernels: the first one that is measured speaks for them. */
-static int bench_first_with_lanes(size_t index)
-{
-    const skl__lane_kernels *lanes = skl__kernel_table[index].lanes;
-    size_t i;
-
-    for (i = 0; i < index; i++)
-        if (bench_chosen(&skl__kernel_table[i]) && skl__kernel_table[i].lanes == lanes) return 0;
-    return 1;
-}
-
 static void bench_matrices(bench *b)
 {
     static const size_t tokens[] = {1, 64, KERNEL_TOKENS};
-    size_t c, i, n;
+    size_t c, n;
 
     for (c = 0; c < sizeof matrix_cases / sizeof *matrix_cases; c++) {
         const skl__matrix largest = matrix_of(b, &matrix_cases[c], 0);
 
         matrix_fill(b, &largest);
-        for (n = 0; n < sizeof tokens / sizeof *tokens; n++)
-            for (i = 0; i < SKL__KERNEL_ROWS; i++)
-                if (bench_chosen(&skl__kernel_table[i]) &&
-                    (matrix_cases[c].activation != SKL_ACT_F32 || bench_first_with_lanes(i)))
-                    matrix_bench(b, &skl__kernel_table[i], &matrix_cases[c], tokens[n]);
+        for (n = 0; n < sizeof tokens / sizeof *tokens; n++) matrix_bench(b, &matrix_cases[c], tokens[n]);
     }
 }
 
 static void bench_rest(bench *b)
 {
+    const skl__matrix row = matrix_of(b, &matrix_cases[0], SKL__TILE);
     const cli_choice *kv;
-    size_t i;
     int prompt, kernel;
 
-    for (i = 0; i < SKL__KERNEL_ROWS; i++) {
-        if (!bench_chosen(&skl__kernel_table[i]) || !bench_first_with_lanes(i)) continue;
-        for (prompt = 0; prompt < 2; prompt++)
-            for (kv = cli_kvs; kv->name; kv++) attend_bench(b, &skl__kernel_table[i], kv->value, kv->name, prompt);
-        for (kernel = 0; kernel < ROW_KERNELS; kernel++) row_bench(b, &skl__kernel_table[i], (row_kernel)kernel);
-    }
+    for (prompt = 0; prompt < 2; prompt++)
+        for (kv = cli_kvs; kv->name; kv++) attend_bench(b, kv->value, kv->name, prompt);
+    matrix_fill(b, &row);
+    for (kernel = 0; kernel < ROW_KERNELS; kernel++) row_bench(b, (row_kernel)kernel);
 }
 
 static void bench_close(bench *b)
@@ -699,7 +741,7 @@ static int run_kernels(void)
 
 typedef struct model_bench {
     synth made;
-    limits limit;
+    limits *limit;                    /* of the first model's threads */
     skl_model *model;
     skl_session *session;
     const char *name;
@@ -707,6 +749,7 @@ typedef struct model_bench {
     int32_t *tokens;                  /* [context] */
     float *logits;                    /* [vocab] */
     size_t context;
+    series prefill, decode;
 } model_bench;
 
 /* High-water mark of resident memory in bytes; 0 if the system does not tell. */
@@ -751,7 +794,7 @@ static int model_open(model_bench *m)
     size_t i;
 
     memset(&model_desc, 0, sizeof model_desc);
-    model_desc.source.path = arguments.model;
+    model_desc.source.path = arguments.model ? m->name : NULL;
     model_desc.source.data = m->made.data;
     model_desc.source.data_size = (size_t)m->made.size;
     model_desc.threads = arguments.threads;
@@ -833,11 +876,11 @@ static double model_peak(const model_bench *m)
     const skl_isa isa = skl_session_isa(m->session);
     const int floats = m->session->desc.activation == SKL_ACT_F32 || !m->model->has_codes;
 
-    return peak_rate(&m->limit, floats ? float_peak(isa) : integer_peak(isa));
+    return peak_rate(m->limit, floats ? float_peak(isa) : integer_peak(isa));
 }
 
 /* A prompt from position 0, with the limit before and after it: the larger one counts. */
-static int prefill_once(model_bench *m, series *s)
+static int prefill_once(model_bench *m)
 {
     const double before = model_peak(m), begin = cli_seconds();
     double seconds, after;
@@ -847,12 +890,12 @@ static int prefill_once(model_bench *m, series *s)
     code = model_eval(m, 0, arguments.prompt, arguments.prompt, m->logits);
     seconds = cli_seconds() - begin;
     after = model_peak(m);
-    series_add(s, (double)arguments.prompt / seconds, (before > after ? before : after) * 1e-9);
+    series_add(&m->prefill, (double)arguments.prompt / seconds, (before > after ? before : after) * 1e-9);
     return code;
 }
 
 /* Brings the session to the depth, then token by token. */
-static int decode_once(model_bench *m, series *s)
+static int decode_once(model_bench *m)
 {
     const size_t held = skl_session_position(m->session), kept = held < arguments.depth ? held : arguments.depth;
     double before, begin, seconds, after;
@@ -861,16 +904,16 @@ static int decode_once(model_bench *m, series *s)
     skl_session_truncate(m->session, kept);
     code = model_eval(m, kept, arguments.depth, m->context, NULL);
     if (code != CLI_GO_ON) return code;
-    before = read_bandwidth(&m->limit);
+    before = read_bandwidth(m->limit);
     begin = cli_seconds();
     code = model_eval(m, arguments.depth, arguments.depth + arguments.decode, 1, m->logits);
     seconds = cli_seconds() - begin;
-    after = read_bandwidth(&m->limit);
-    series_add(s, (double)arguments.decode / seconds, (before > after ? before : after) * 1e-9);
+    after = read_bandwidth(m->limit);
+    series_add(&m->decode, (double)arguments.decode / seconds, (before > after ? before : after) * 1e-9);
     return code;
 }
 
-static void model_print(const model_bench *m, const series *prefill, const series *decode)
+static void model_print(const model_bench *m)
 {
     const char *isa = skl_isa_name(skl_session_isa(m->session));
     const size_t threads = skl_session_threads(m->session);
@@ -879,7 +922,7 @@ static void model_print(const model_bench *m, const series *prefill, const serie
     char more[256], note[96];
     row r;
 
-    if (prefill->count) {
+    if (m->prefill.count) {
         const double operations = prompt_operations(m, arguments.prompt) / (double)arguments.prompt;
 
         r = row_of("prefill", isa, threads, "tok/s");
@@ -892,9 +935,9 @@ static void model_print(const model_bench *m, const series *prefill, const serie
         r.model = m->name;
         r.more = more;
         r.note = note;
-        print_row(&r, prefill);
+        print_row(&r, &m->prefill);
     }
-    if (decode->count) {
+    if (m->decode.count) {
         r = row_of("decode", isa, threads, "tok/s");
         r.limit_unit = "GB/s";
         r.work = (weights + kv) * 1e-9;
@@ -906,7 +949,7 @@ static void model_print(const model_bench *m, const series *prefill, const serie
         r.model = m->name;
         r.more = more;
         r.note = note;
-        print_row(&r, decode);
+        print_row(&r, &m->decode);
     }
 }
 
@@ -929,26 +972,47 @@ static int model_print_memory(const model_bench *m, double resident)
     return CLI_GO_ON;
 }
 
-/* Once untimed, then the repeats, prompt and decoding in turn. */
-static int model_measure(model_bench *m)
+/* Speed of the second model divided by that of the first, repeat by repeat. */
+static void model_print_ratio(const char *name, const model_bench *second, const series *a, const series *b)
 {
-    series prefill, decode;
-    double resident;
+    row r = row_of(name, skl_isa_name(skl_session_isa(second->session)), skl_session_threads(second->session), "x");
+    series ratio;
     size_t i;
-    int code = model_eval(m, 0, m->context, m->context, m->logits);
 
+    r.model = second->name;
+    ratio.count = 0;
+    for (i = 0; i < a->count; i++) series_add(&ratio, b->value[i] / a->value[i], 0.0);
+    if (ratio.count) print_row(&r, &ratio);
+}
+
+/* Once untimed, then the repeats, prompt and decoding in turn, of all models in turn. */
+static int model_measure(model_bench *models, size_t count, limits *limit)
+{
+    double resident;
+    size_t i, repeat;
+    int code = CLI_GO_ON;
+
+    for (i = 0; i < count && code == CLI_GO_ON; i++)
+        code = model_eval(&models[i], 0, models[i].context, models[i].context, models[i].logits);
     if (code != CLI_GO_ON) return code;
-    resident = peak_resident();       /* before the buffer of the limits comes on top */
-    code = limits_open(&m->limit, m->session->pool, 0);
-    prefill.count = decode.count = 0;
-    for (i = 0; i < arguments.repeats && code == CLI_GO_ON; i++) {
-        if (arguments.prompt) code = prefill_once(m, &prefill);
-        if (arguments.decode && code == CLI_GO_ON) code = decode_once(m, &decode);
+    resident = count == 1 ? peak_resident() : 0.0; /* before the buffer of the limits comes on top */
+    code = limits_open(limit, models[0].session->pool, 0);
+    for (repeat = 0; repeat < arguments.repeats; repeat++)
+        for (i = 0; i < count && code == CLI_GO_ON; i++) {
+            if (arguments.prompt) code = prefill_once(&models[i]);
+            if (arguments.decode && code == CLI_GO_ON) code = decode_once(&models[i]);
+        }
+    if (code != CLI_GO_ON) return code;
+    print_machine(skl_session_threads(models[0].session), skl_isa_name(skl_session_isa(models[0].session)));
+    for (i = 0; i < count && code == CLI_GO_ON; i++) {
+        if (count > 1 && !arguments.json) printf("%s\n", models[i].name);
+        model_print(&models[i]);
+        code = model_print_memory(&models[i], resident);
     }
-    if (code != CLI_GO_ON) return code;
-    print_machine(skl_session_threads(m->session), skl_isa_name(skl_session_isa(m->session)));
-    model_print(m, &prefill, &decode);
-    return model_print_memory(m, resident);
+    if (count == 1) return code;
+    model_print_ratio("prefill, second to first", &models[1], &models[0].prefill, &models[1].prefill);
+    model_print_ratio("decode, second to first", &models[1], &models[0].decode, &models[1].decode);
+    return code;
 }
 
 static int write_synth(const synth *made)
@@ -963,39 +1027,58 @@ static int write_synth(const synth *made)
     return fclose(file) ? cli_fail("%s: %s", arguments.write, strerror(errno)) : CLI_GO_ON;
 }
 
+static int model_make(model_bench *m, const char *name)
+{
+    m->name = name;
+    if (arguments.model) return CLI_GO_ON;
+    if (!synth_choose(&m->made, name)) return cli_usage("there is no shape %.60s", name);
+    return synth_make(&m->made);
+}
+
+static void model_close(model_bench *m)
+{
+    skl_session_close(m->session);
+    skl_model_close(m->model);
+    synth_free(&m->made);
+    free(m->tokens);
+    free(m->logits);
+}
+
 static int run_model(void)
 {
-    model_bench m;
+    const char *names[2];
+    const size_t count = arguments.beside ? 2 : 1;
+    model_bench models[2];
+    limits limit;
+    size_t i;
     int code = CLI_GO_ON;
 
     if (!arguments.model == !arguments.synth) return cli_usage("give one of -m and --synth");
-    if (arguments.write && !arguments.synth) return cli_usage("--write needs --synth");
-    memset(&m, 0, sizeof m);
-    m.name = arguments.model ? arguments.model : arguments.synth;
-    if (arguments.synth) {
-        if (!synth_choose(&m.made, arguments.synth)) return cli_usage("there is no shape %.60s", arguments.synth);
-        code = synth_make(&m.made);
+    if (arguments.write && (!arguments.synth || arguments.beside)) return cli_usage("--write needs --synth, and that alone");
+    if (arguments.prompt == BENCH_NOT_GIVEN) arguments.prompt = 512;
+    if (arguments.decode == BENCH_NOT_GIVEN) arguments.decode = 128;
+    if (arguments.depth == BENCH_NOT_GIVEN) arguments.depth = 0;
+    names[0] = arguments.model ? arguments.model : arguments.synth;
+    names[1] = arguments.beside;
+    memset(models, 0, sizeof models);
+    memset(&limit, 0, sizeof limit);
+    for (i = 0; i < count && code == CLI_GO_ON; i++) {
+        models[i].limit = &limit;
+        code = model_make(&models[i], names[i]);
+        if (code == CLI_GO_ON && !arguments.write) code = model_open(&models[i]);
     }
-    if (code == CLI_GO_ON && arguments.write) {
-        code = write_synth(&m.made);
-    } else if (code == CLI_GO_ON) {
-        code = model_open(&m);
-        if (code == CLI_GO_ON) code = model_measure(&m);
-    }
-    limits_close(&m.limit);
-    skl_session_close(m.session);
-    skl_model_close(m.model);
-    synth_free(&m.made);
-    free(m.tokens);
-    free(m.logits);
+    if (code == CLI_GO_ON) code = arguments.write ? write_synth(&models[0].made) : model_measure(models, count, &limit);
+    limits_close(&limit);
+    for (i = 0; i < count; i++) model_close(&models[i]);
     return code == CLI_GO_ON ? cli_finish() : code;
 }
 
 /* An option that a command does not read is a mistake of whoever gave it. */
 static int check_options(const char *command)
 {
-    const int tokens = arguments.prompt != BENCH_PROMPT || arguments.decode != BENCH_DECODE || arguments.depth;
-    const int model = arguments.model || arguments.synth || arguments.write;
+    const int tokens = arguments.prompt != BENCH_NOT_GIVEN || arguments.decode != BENCH_NOT_GIVEN ||
+                       arguments.depth != BENCH_NOT_GIVEN;
+    const int model = arguments.model || arguments.synth || arguments.beside || arguments.write;
 
     if (strcmp(command, "limits") && strcmp(command, "kernels")) return CLI_GO_ON;
     if (model || tokens || arguments.activation || arguments.group || arguments.kv)

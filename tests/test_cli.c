@@ -104,7 +104,12 @@ static void test_manners(void)
         if (strcmp(programs[i], "bench") != 0) continue; /* an option that a command does not read */
         check_complaint(process_run("", 0, "bench", "limits", "--kv", "i4", (char *)NULL), 2, "limits");
         check_complaint(process_run("", 0, "bench", "limits", "--isa", "scalar", (char *)NULL), 2, "--isa");
-        check_complaint(process_run("", 0, "bench", "kernels", "-p", "3", (char *)NULL), 2, "kernels");
+        check_complaint(process_run("", 0, "bench", "kernels", "-p", "512", (char *)NULL), 2, "kernels");
+        check_complaint(process_run("", 0, "bench", "kernels", "--beside", "x", (char *)NULL), 2, "kernels");
+        check_complaint(process_run("", 0, "bench", "model", "-m", LLAMA "model.gguf", "--beside", "no/such/file",
+                                    (char *)NULL), 1, "no/such/file");
+        check_complaint(process_run("", 0, "bench", "model", "--synth", "qwen3-0.6b", "--write", "x", "--beside", "y",
+                                    (char *)NULL), 2, "--write");
     }
 }
 
@@ -137,6 +142,7 @@ static void test_bench(void)
 {
     static const char *const limits[] = {"read", NULL}; /* peaks are those of levels that this build has */
     static const char *const model[] = {"prefill", "decode", "open", "memory kv", "memory scratch", NULL};
+    static const char *const both[] = {"prefill", "decode", "prefill, second to first", "decode, second to first", NULL};
 #define SAME "./././././././././././././././././././././././././././././././././././././././././"
     static const char odd[] = "\"model\":\"" LLAMA SAME SAME SAME SAME "model.gguf\",";
     char path[sizeof odd], build[1100];
@@ -144,9 +150,14 @@ static void test_bench(void)
 
     snprintf(build, sizeof build, "%s/bench", process_build());
     if (access(build, X_OK)) return; /* not built */
+#if defined(_SC_PHYS_PAGES)
+    if ((double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) < 2e9) return; /* limits take 512 MiB */
+#endif
     check_rows(process_run("", 0, "bench", "limits", "-r", "1", "--threads", "1", "--json", (char *)NULL), limits);
     check_rows(process_run("", 0, "bench", "model", "-m", LLAMA "model.gguf", "-p", "16", "-n", "4", "-r", "2", "--threads", "1",
                            "--kv", "i8", "--json", (char *)NULL), model);
+    check_rows(process_run("", 0, "bench", "model", "-m", LLAMA "model.gguf", "--beside", LLAMA "model.gguf", "-p", "4", "-n", "2",
+                           "-r", "2", "--threads", "1", "--json", (char *)NULL), both);
     snprintf(path, sizeof path, "%s", odd + 9); /* without quotes and what is around them */
     path[strlen(path) - 2] = '\0';
     r = process_run("", 0, "bench", "model", "-m", path, "-p", "4", "-n", "2", "-r", "1", "--threads", "1", "--json", (char *)NULL);
