@@ -410,7 +410,7 @@ SKL_API skl_status skl_dequantize(int type, const void *data, size_t n, float *v
  * bytes. A weight is scale * (code - 8) for 4-bit codes without minimum, scale * code for 8-bit codes without minimum, and
  * scale * code + minimum with one.
  *
- * In the file such a matrix is an I8 tensor of skl_packed_bytes elements. Metadata say what it holds: packing.version = 1, and
+ * In the file such a matrix is an I8 tensor {skl_packed_tile_bytes, tiles}. Metadata say what it holds: packing.version = 1, and
  * five lists with an entry for each, packing.names (strings), .formats (bits | minimum << 8 | wide << 9), .columns, .rows and
  * .groups (columns per scale). */
 typedef struct skl_layout {

@@ -348,25 +348,26 @@ static skl__matrix matrix_of(const bench *b, const matrix_case *c, size_t rows)
 }
 
 /* The levels that a measurement goes through: repeat by repeat in turn, so that what the machine does meanwhile meets all. */
-typedef struct levels {
+typedef struct level_list {
     const skl__kernels *rows[SKL__KERNEL_ROWS];
     size_t count;
-} levels;
+} level_list;
 
 /* Those that were asked for. Levels may share their float kernels: the first one speaks for them then. */
-static levels levels_chosen(int only_lanes)
+static level_list levels_chosen(int only_lanes)
 {
     const uint32_t available = skl_isa_available();
-    levels chosen;
+    level_list chosen;
     size_t i, j;
 
     chosen.count = 0;
     for (i = 0; i < SKL__KERNEL_ROWS; i++) {
-        const skl__kernels *row = &skl__kernel_table[i];
+        const skl__kernels *kernels = &skl__kernel_table[i];
 
-        if (!(available >> row->isa & 1) || (arguments.isa != SKL_ISA_DEFAULT && arguments.isa != (int)row->isa)) continue;
-        for (j = 0; j < chosen.count && !(only_lanes && chosen.rows[j]->lanes == row->lanes); j++) {}
-        if (j == chosen.count) chosen.rows[chosen.count++] = row;
+        if (!(available >> kernels->isa & 1)) continue;
+        if (arguments.isa != SKL_ISA_DEFAULT && arguments.isa != (int)kernels->isa) continue;
+        for (j = 0; j < chosen.count && !(only_lanes && chosen.rows[j]->lanes == kernels->lanes); j++) {}
+        if (j == chosen.count) chosen.rows[chosen.count++] = kernels;
     }
     return chosen;
 }
@@ -445,7 +446,7 @@ static void matrix_quantise(bench *b, const skl__kernels *kernels, const matrix_
 static void matrix_bench(bench *b, const matrix_case *c, size_t tokens)
 {
     const int streams = tokens == 1, floats = c->activation == SKL_ACT_F32;
-    const levels chosen = levels_chosen(floats);
+    const level_list chosen = levels_chosen(floats);
     series all[SKL__KERNEL_ROWS];
     matrix_call call;
     char name[64];
@@ -553,7 +554,7 @@ static double attend_rate(bench *b, attend_call *call)
 /* Decoding: two queries a head, over caches that no level of the hierarchy holds. Prompt: as many as a call takes. */
 static void attend_bench(bench *b, int kv, const char *kv_name, int prompt)
 {
-    const levels chosen = levels_chosen(1);
+    const level_list chosen = levels_chosen(1);
     series all[SKL__KERNEL_ROWS];
     attend_call call;
     char name[64];
@@ -639,7 +640,7 @@ static void row_bench(bench *b, row_kernel kernel)
 {
     static const char *const names[ROW_KERNELS] = {"rms_norm", "quantise a8 g32", "quantise a8 row",
                                                    "silu(gate) * up", "rope", "unpack q4 g32"};
-    const levels chosen = levels_chosen(1);
+    const level_list chosen = levels_chosen(1);
     series all[SKL__KERNEL_ROWS];
     size_t repeat, i;
 
@@ -673,13 +674,13 @@ static void bench_matrices(bench *b)
 
 static void bench_rest(bench *b)
 {
-    const skl__matrix row = matrix_of(b, &matrix_cases[0], SKL__TILE);
+    const skl__matrix unpacked = matrix_of(b, &matrix_cases[0], SKL__TILE);
     const cli_choice *kv;
     int prompt, kernel;
 
     for (prompt = 0; prompt < 2; prompt++)
         for (kv = cli_kvs; kv->name; kv++) attend_bench(b, kv->value, kv->name, prompt);
-    matrix_fill(b, &row);
+    matrix_fill(b, &unpacked);
     for (kernel = 0; kernel < ROW_KERNELS; kernel++) row_bench(b, (row_kernel)kernel);
 }
 

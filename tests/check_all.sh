@@ -128,7 +128,7 @@ step_warnings()
     printf '#include "sinkless.h"\n#define SINKLESS_IMPLEMENTATION\n#include "sinkless.h"\n' >"$OUT/later.c"
     printf '#include "sinkless.h"\n#include "sinkless.h"\n%s\n' \
         'int main(void) { return skl_isa_name(SKL_ISA_SCALAR) == 0; }' >"$OUT/user.c"
-    for cc in gcc clang; do
+    for cc in gcc clang clang-16; do # the latter is the first that has all Arm levels
         if ! have $cc; then
             skip "$cc is not here"
             continue
@@ -153,9 +153,9 @@ step_warnings()
         done
     done
     # A compiler that lacks the instructions of a level: the row goes, and nothing else.
-    for cc in gcc clang aarch64-linux-gnu-gcc "clang --target=aarch64-linux-gnu"; do
+    for cc in gcc clang aarch64-linux-gnu-gcc "clang --target=aarch64-linux-gnu" "clang-16 --target=aarch64-linux-gnu"; do
         have ${cc%% *} || continue
-        [ "$cc" = "clang --target=aarch64-linux-gnu" ] && ! [ -d /usr/aarch64-linux-gnu/include ] && continue
+        case $cc in *--target=aarch64-linux-gnu) [ -d /usr/aarch64-linux-gnu/include ] || continue ;; esac
         case $cc in *aarch64*) family=NEON; lacks="DOTPROD I8MM" ;; *) family=; lacks="AVXVNNI AVX512VNNI" ;; esac
         for lack in none $lacks; do
             for program in examples/eval.c bench/bench.c; do
@@ -374,6 +374,7 @@ step_cross()
         eval_plan arm-gcc-Ofast $arm -Ofast -static
         eval_plan arm-scalar $arm -O2 -static -DSINKLESS_NO_SIMD
         have clang && eval_plan arm-clang clang --target=aarch64-linux-gnu -O2 -ffast-math -static
+        have clang-16 && eval_plan arm-clang-16 clang-16 --target=aarch64-linux-gnu -O2 -static
         arm_tests="test_kernels test_units test_model test_platform" # kernels, at the edge of a page, and models
         for name in $arm_tests; do plan "arm-$name" $arm -O2 -static -I. "tests/$name.c" -o "$OUT/arm-$name" $LIBS; done
     else
@@ -404,7 +405,7 @@ step_cross()
                 hashes "$OUT/$build.hashes" -- $emulator "$OUT/eval-$build"
                 same "$build on $cpu ($(tr '\n' ' ' <"$OUT/levels"))" "$OUT/$build.hashes"
             done
-            case $build in arm-gcc)
+            case $build in arm-gcc | arm-clang-16)
                 for level in neon neon-dotprod neon-i8mm; do
                     check "$build has $level" grep -qx "$level" "$OUT/levels"
                 done ;;
@@ -536,6 +537,14 @@ step_oracle()
     if [ -f "$SHARED/models/stories260k.gguf" ]; then set -- "$SHARED/models/stories260k.gguf"; fi
     node tests/oracle/compare.mjs "$OUT/oracle" "$OUT/test/eval" "$@" >"$OUT/compare.log" 2>&1
     check_counts "logits of another engine" $? "$OUT/compare.log"
+    make "$OUT/test/quantize" BUILD="$OUT/test" >"$OUT/log" 2>&1
+    set --
+    for model in k_quants w4_blocks mixed_weights; do
+        set -- "$@" "$OUT/packed-$model.gguf"
+        "$OUT/test/quantize" "tests/golden/$model/model.gguf" "$OUT/packed-$model.gguf" --type same --packed >"$OUT/log" 2>&1
+    done
+    node tests/oracle/list.mjs "$OUT/oracle" "$@" >"$OUT/list.log" 2>&1
+    check_counts "packed files, as another reader lists them" $? "$OUT/list.log"
 }
 
 # --- data: models and corpora that are not in the repository ---------------------------------------------------------
