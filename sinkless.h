@@ -3074,6 +3074,15 @@ typedef struct skl__x86_stream {
 
 typedef void skl__stream_kernel(const skl__x86_stream *stream);
 
+/* How the kernels of a level go through a matrix. */
+typedef struct skl__x86_way {
+    skl__block_kernel *block;
+    size_t tiles, width;                       /* of a block: tiles of the panel, tokens */
+    skl__stream_kernel *stream;
+    size_t cells;                              /* of a stream: tiles times tokens */
+    int32_t offset_8;                          /* what makes codes of 8 bits unsigned, or 0 */
+} skl__x86_way;
+
 SKL__INLINE int skl__load_quad(const int8_t *x)
 {
     int quad;
@@ -3274,7 +3283,7 @@ static const unsigned char *skl__fetch_scales(const skl__x86_job *job, size_t ti
 
 /* A few tiles against one strip of tokens, panel by panel. */
 static void skl__matmul_strip(const skl__x86_job *job, size_t tile_begin, size_t tile_end, size_t token, size_t tokens,
-                              size_t tiles_max, size_t width, skl__block_kernel *kernel)
+                              const skl__x86_way *way)
 {
     __attribute__((aligned(64))) skl__x86_panel panel;
     __attribute__((aligned(64))) skl__x86_strip strip;
@@ -3282,6 +3291,7 @@ static void skl__matmul_strip(const skl__x86_job *job, size_t tile_begin, size_t
     const size_t quads_max = job->unit == 16 ? SKL__PANEL_UNITS * 4 : SKL__PANEL_QUADS;
     const size_t units_max = quads_max * 4 / job->unit;    /* 0: a unit is longer than a panel */
     const size_t step = units_max ? units_max * job->unit : quads_max * 4;
+    const size_t tiles_max = way->tiles, width = way->width;
     const size_t code_bytes = skl__column_bytes(w), blocks = (tokens + width - 1) / width;
     size_t column, columns, tile, tiles, t, i, burst;
     const unsigned char *ahead;
@@ -3319,7 +3329,7 @@ static void skl__matmul_strip(const skl__x86_job *job, size_t tile_begin, size_t
                 block.x_sums = strip.sums[t];
                 skl__fetch(ahead, burst, tiles, w->stride);
                 if (block.last) skl__fetch(y, tiles * 64, n, job->y_stride * sizeof *y);
-                kernel(&block);
+                way->block(&block);
                 if (block.last) skl__store_block(job, block.acc, tiles_max * 16, token + t, n, tile, tiles);
             }
         }
@@ -3348,12 +3358,12 @@ static void skl__stream_tokens(skl__x86_stream *s, const skl__acts *acts, size_t
 }
 
 /* All tiles against a few tokens: a quarter of the tiles (or half of them) apart, so that memory is read in several places at
- * once. Where the tiles do not come out even, the last one is done again.        cells  tiles times tokens of the kernel */
+ * once. Where the tiles do not come out even, the last one is done again. */
 static void skl__matmul_stream(const skl__x86_job *job, size_t tile_begin, size_t tile_end, size_t token, size_t tokens,
-                               size_t cells, skl__stream_kernel *kernel)
+                               const skl__x86_way *way)
 {
     const skl__matrix *w = job->w;
-    const size_t fit = cells / (tokens < 3 ? tokens : 4), tiles = fit < SKL__STREAM_TILES ? fit : SKL__STREAM_TILES;
+    const size_t fit = way->cells / (tokens < 3 ? tokens : 4), tiles = fit < SKL__STREAM_TILES ? fit : SKL__STREAM_TILES;
     const size_t far = (tile_end - tile_begin + tiles - 1) / tiles;
     size_t i, j;
     skl__x86_stream s;
@@ -3367,18 +3377,25 @@ static void skl__matmul_stream(const skl__x86_job *job, size_t tile_begin, size_
             s.y[j] = job->y + token * job->y_stride + tile * 16;
             s.rows[j] = w->rows - tile * 16;
         }
-        kernel(&s);
+        way->stream(&s);
     }
 }
 
 /* One matmul: strips of many tokens through panels, few tokens as streams. */
-static void skl__matmul_x86(const skl__x86_job *job, size_t tile_begin, size_t tile_end, size_t tokens,
-                            size_t tiles_max, size_t width, skl__block_kernel *block, size_t cells,
-                            skl__stream_kernel *stream)
+static void skl__matmul_x86(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
+                            const skl__acts *x, size_t tokens, const skl__x86_way *way)
 {
-    const size_t last = (job->w->rows + 15) / 16, most = SKL__STRIP_TOKENS / width * width;
+    const size_t last = (w->rows + 15) / 16, most = SKL__STRIP_TOKENS / way->width * way->width;
     size_t token = 0, tile, end, n;
+    skl__x86_job job;
 
+    job.y = y;
+    job.y_stride = y_stride;
+    job.w = w;
+    job.x = x;
+    job.unit = skl__matmul_unit(w, x);
+    job.flip = (unsigned char)way->offset_8;
+    job.offset = w->storage == SKL__TILES_8 ? way->offset_8 : w->minimum ? 0 : 8;
     if (tile_end > last) tile_end = last;
     while (token < tokens) {
         n = tokens - token;
@@ -3386,27 +3403,13 @@ static void skl__matmul_x86(const skl__x86_job *job, size_t tile_begin, size_t t
             n = n < most ? n : most;
             for (tile = tile_begin; tile < tile_end; tile = end) {
                 end = tile_end - tile < SKL__STRIP_TILES ? tile_end : tile + SKL__STRIP_TILES;
-                skl__matmul_strip(job, tile, end, token, n, tiles_max, width, block);
+                skl__matmul_strip(&job, tile, end, token, n, way);
             }
         } else {
-            skl__matmul_stream(job, tile_begin, tile_end, token, n, cells, stream);
+            skl__matmul_stream(&job, tile_begin, tile_end, token, n, way);
         }
         token += n;
     }
-}
-
-SKL__INLINE skl__x86_job skl__x86_begin(float *y, size_t y_stride, const skl__matrix *w, const skl__acts *x,
-                                        int32_t offset_8)
-{
-    skl__x86_job job;
-    job.y = y;
-    job.y_stride = y_stride;
-    job.w = w;
-    job.x = x;
-    job.unit = skl__matmul_unit(w, x);
-    job.flip = (unsigned char)offset_8;
-    job.offset = w->storage == SKL__TILES_8 ? offset_8 : w->minimum ? 0 : 8;
-    return job;
 }
 
 /* --- 256 bits --- */
@@ -3753,25 +3756,22 @@ static SKL__TARGET(SKL__AVX2) void skl__stream_q8_a8_avx2(const skl__x86_stream 
 static void skl__matmul_q4_a8_avx2(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
                                    const skl__acts *x, size_t tokens)
 {
-    const skl__x86_job job = skl__x86_begin(y, y_stride, w, x, 0);
-    skl__matmul_x86(&job, tile_begin, tile_end, tokens, 1, 4, skl__block_q4_a8_avx2, SKL__STREAM_CELLS_256,
-                    skl__stream_q4_a8_avx2);
+    static const skl__x86_way way = {skl__block_q4_a8_avx2, 1, 4, skl__stream_q4_a8_avx2, SKL__STREAM_CELLS_256, 0};
+    skl__matmul_x86(y, y_stride, w, tile_begin, tile_end, x, tokens, &way);
 }
 
 static void skl__matmul_q4_a4_avx2(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
                                    const skl__acts *x, size_t tokens)
 {
-    const skl__x86_job job = skl__x86_begin(y, y_stride, w, x, 0);
-    skl__matmul_x86(&job, tile_begin, tile_end, tokens, 1, 4, skl__block_q4_a4_avx2, SKL__STREAM_CELLS_256,
-                    skl__stream_q4_a8_avx2);
+    static const skl__x86_way way = {skl__block_q4_a4_avx2, 1, 4, skl__stream_q4_a8_avx2, SKL__STREAM_CELLS_256, 0};
+    skl__matmul_x86(y, y_stride, w, tile_begin, tile_end, x, tokens, &way);
 }
 
 static void skl__matmul_q8_a8_avx2(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
                                    const skl__acts *x, size_t tokens)
 {
-    const skl__x86_job job = skl__x86_begin(y, y_stride, w, x, 0);
-    skl__matmul_x86(&job, tile_begin, tile_end, tokens, 1, 4, skl__block_q8_a8_avx2, SKL__STREAM_CELLS_256,
-                    skl__stream_q8_a8_avx2);
+    static const skl__x86_way way = {skl__block_q8_a8_avx2, 1, 4, skl__stream_q8_a8_avx2, SKL__STREAM_CELLS_256, 0};
+    skl__matmul_x86(y, y_stride, w, tile_begin, tile_end, x, tokens, &way);
 }
 
 #if SKL__HAS_AVXVNNI
@@ -3794,10 +3794,9 @@ static SKL__TARGET(SKL__AVXVNNI) void skl__stream_avxvnni(const skl__x86_stream 
 static void skl__matmul_avxvnni(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
                                 const skl__acts *x, size_t tokens)
 {
-    const skl__x86_job job = skl__x86_begin(y, y_stride, w, x, 128);
-    skl__matmul_x86(&job, tile_begin, tile_end, tokens, 1, 6,
-                    w->storage == SKL__TILES_4 ? skl__block_q4_avxvnni : skl__block_q8_avxvnni, SKL__STREAM_CELLS_256,
-                    skl__stream_avxvnni);
+    skl__x86_way way = {skl__block_q4_avxvnni, 1, 6, skl__stream_avxvnni, SKL__STREAM_CELLS_256, 128};
+    if (w->storage == SKL__TILES_8) way.block = skl__block_q8_avxvnni;
+    skl__matmul_x86(y, y_stride, w, tile_begin, tile_end, x, tokens, &way);
 }
 
 #endif
@@ -4171,25 +4170,22 @@ static SKL__TARGET(SKL__AVX512) void skl__stream_q8_a8_avx512(const skl__x86_str
 static void skl__matmul_q4_a8_avx512(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin,
                                      size_t tile_end, const skl__acts *x, size_t tokens)
 {
-    const skl__x86_job job = skl__x86_begin(y, y_stride, w, x, 0);
-    skl__matmul_x86(&job, tile_begin, tile_end, tokens, 2, 4, skl__block_q4_a8_avx512, SKL__STREAM_CELLS_512,
-                    skl__stream_q4_a8_avx512);
+    static const skl__x86_way way = {skl__block_q4_a8_avx512, 2, 4, skl__stream_q4_a8_avx512, SKL__STREAM_CELLS_512, 0};
+    skl__matmul_x86(y, y_stride, w, tile_begin, tile_end, x, tokens, &way);
 }
 
 static void skl__matmul_q4_a4_avx512(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin,
                                      size_t tile_end, const skl__acts *x, size_t tokens)
 {
-    const skl__x86_job job = skl__x86_begin(y, y_stride, w, x, 0);
-    skl__matmul_x86(&job, tile_begin, tile_end, tokens, 2, 4, skl__block_q4_a4_avx512, SKL__STREAM_CELLS_512,
-                    skl__stream_q4_a8_avx512);
+    static const skl__x86_way way = {skl__block_q4_a4_avx512, 2, 4, skl__stream_q4_a8_avx512, SKL__STREAM_CELLS_512, 0};
+    skl__matmul_x86(y, y_stride, w, tile_begin, tile_end, x, tokens, &way);
 }
 
 static void skl__matmul_q8_a8_avx512(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin,
                                      size_t tile_end, const skl__acts *x, size_t tokens)
 {
-    const skl__x86_job job = skl__x86_begin(y, y_stride, w, x, 0);
-    skl__matmul_x86(&job, tile_begin, tile_end, tokens, 2, 4, skl__block_q8_a8_avx512, SKL__STREAM_CELLS_512,
-                    skl__stream_q8_a8_avx512);
+    static const skl__x86_way way = {skl__block_q8_a8_avx512, 2, 4, skl__stream_q8_a8_avx512, SKL__STREAM_CELLS_512, 0};
+    skl__matmul_x86(y, y_stride, w, tile_begin, tile_end, x, tokens, &way);
 }
 
 #if SKL__HAS_AVX512VNNI
@@ -4212,10 +4208,10 @@ static SKL__TARGET(SKL__AVX512VNNI) void skl__stream_avx512vnni(const skl__x86_s
 static void skl__matmul_avx512vnni(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
                                    const skl__acts *x, size_t tokens)
 {
-    const skl__x86_job job = skl__x86_begin(y, y_stride, w, x, 128);
-    skl__matmul_x86(&job, tile_begin, tile_end, tokens, 2, x->row ? 6 : 4,
-                    w->storage == SKL__TILES_4 ? skl__block_q4_avx512vnni : skl__block_q8_avx512vnni, SKL__STREAM_CELLS_512,
-                    skl__stream_avx512vnni);
+    skl__x86_way way = {skl__block_q4_avx512vnni, 2, 4, skl__stream_avx512vnni, SKL__STREAM_CELLS_512, 128};
+    if (w->storage == SKL__TILES_8) way.block = skl__block_q8_avx512vnni;
+    if (x->row) way.width = 6;
+    skl__matmul_x86(y, y_stride, w, tile_begin, tile_end, x, tokens, &way);
 }
 #endif
 
@@ -4343,6 +4339,14 @@ typedef struct skl__neon_block {
 typedef void skl__neon_block_kernel(const skl__neon_block *block, size_t width);
 /* tokens: 1 or 2 */
 typedef void skl__neon_stream_kernel(const skl__neon_job *job, size_t tile, size_t token, size_t tokens);
+
+/* How the kernels of a level go through a matrix. */
+typedef struct skl__neon_way {
+    skl__neon_block_kernel *block;
+    size_t widest;             /* tokens of a block, at most */
+    skl__neon_stream_kernel *stream;
+    int pairs;                 /* operands in the order of SMMLA */
+} skl__neon_way;
 
 /* ------------------------------------------------------------------------------------------------ Panels and strips */
 
@@ -4525,7 +4529,7 @@ SKL__INLINE size_t skl__block_width_neon(size_t left, size_t widest)
 
 /* All tiles against one strip of tokens, panel by panel. */
 static void skl__matmul_strip_neon(const skl__neon_job *job, size_t tile_begin, size_t tile_end, size_t token,
-                                   size_t tokens, size_t widest, skl__neon_block_kernel *kernel)
+                                   size_t tokens, const skl__neon_way *way)
 {
     __attribute__((aligned(64))) skl__neon_panel panel;
     __attribute__((aligned(64))) skl__neon_strip strip;
@@ -4550,7 +4554,7 @@ static void skl__matmul_strip_neon(const skl__neon_job *job, size_t tile_begin, 
         for (tile = tile_begin; tile < tile_end; tile++) {
             skl__fill_panel_neon(&panel, job, tile, column, columns, block.units);
             for (t = 0; t < tokens; t += width) {
-                width = skl__block_width_neon(tokens - t, widest);
+                width = skl__block_width_neon(tokens - t, way->widest);
                 block.x = strip.codes + t / 2 * block.x_pair;
                 block.x_scales = strip.scales[0] + t;
                 block.x_sums = strip.sums[0] + t;
@@ -4562,10 +4566,10 @@ static void skl__matmul_strip_neon(const skl__neon_job *job, size_t tile_begin, 
                     block.y = job->y + (token + t) * job->y_stride + tile * 16 + half * 8;
                     rows = w->rows - tile * 16 - half * 8;
                     if (rows >= 8 && tokens - t >= width) {
-                        kernel(&block, width);
+                        way->block(&block, width);
                     } else {
                         skl__block_partial_neon(&block, tokens - t < width ? tokens - t : width, rows < 8 ? rows : 8,
-                                                width, kernel);
+                                                width, way->block);
                     }
                 }
             }
@@ -4575,8 +4579,7 @@ static void skl__matmul_strip_neon(const skl__neon_job *job, size_t tile_begin, 
 
 /* One matmul: strips of many tokens through panels, one or two tokens as streams. */
 static void skl__matmul_through_neon(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin,
-                                     size_t tile_end, const skl__acts *x, size_t tokens, int pairs, size_t widest,
-                                     skl__neon_block_kernel *block, skl__neon_stream_kernel *stream)
+                                     size_t tile_end, const skl__acts *x, size_t tokens, const skl__neon_way *way)
 {
     const size_t last = (w->rows + 15) / 16;
     skl__neon_job job;
@@ -4587,15 +4590,15 @@ static void skl__matmul_through_neon(float *y, size_t y_stride, const skl__matri
     job.w = w;
     job.x = x;
     job.unit = skl__matmul_unit(w, x);
-    job.pairs = pairs;
+    job.pairs = way->pairs;
     if (tile_end > last) tile_end = last;
     while (token < tokens) {
         n = tokens - token;
         if (n > 2) {
             n = n < SKL__STRIP_TOKENS ? n : SKL__STRIP_TOKENS;
-            skl__matmul_strip_neon(&job, tile_begin, tile_end, token, n, widest, block);
+            skl__matmul_strip_neon(&job, tile_begin, tile_end, token, n, way);
         } else {
-            for (tile = tile_begin; tile < tile_end; tile++) stream(&job, tile, token, n);
+            for (tile = tile_begin; tile < tile_end; tile++) way->stream(&job, tile, token, n);
         }
         token += n;
     }
@@ -5083,25 +5086,25 @@ static void skl__stream_q8_neon(const skl__neon_job *job, size_t tile, size_t to
 static void skl__matmul_q4_a8_neon(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
                                    const skl__acts *x, size_t tokens)
 {
-    skl__matmul_through_neon(y, y_stride, w, tile_begin, tile_end, x, tokens, 0, 4, skl__block_q4_a8_neon,
-                             skl__stream_q4_neon);
+    static const skl__neon_way way = {skl__block_q4_a8_neon, 4, skl__stream_q4_neon, 0};
+    skl__matmul_through_neon(y, y_stride, w, tile_begin, tile_end, x, tokens, &way);
 }
 
 /* Codes that come with a minimum are not signed and do not fit the 8-bit sums. */
 static void skl__matmul_q4_a4_neon(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
                                    const skl__acts *x, size_t tokens)
 {
-    const size_t widest = w->minimum ? 4 : SKL__BLOCK_TOKENS;
+    static const skl__neon_way small = {skl__block_q4_a4_neon, SKL__BLOCK_TOKENS, skl__stream_q4_neon, 0};
 
-    skl__matmul_through_neon(y, y_stride, w, tile_begin, tile_end, x, tokens, 0, widest,
-                             w->minimum ? skl__block_q4_a8_neon : skl__block_q4_a4_neon, skl__stream_q4_neon);
+    if (w->minimum) skl__matmul_q4_a8_neon(y, y_stride, w, tile_begin, tile_end, x, tokens);
+    else skl__matmul_through_neon(y, y_stride, w, tile_begin, tile_end, x, tokens, &small);
 }
 
 static void skl__matmul_q8_a8_neon(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
                                    const skl__acts *x, size_t tokens)
 {
-    skl__matmul_through_neon(y, y_stride, w, tile_begin, tile_end, x, tokens, 0, 4, skl__block_q8_a8_neon,
-                             skl__stream_q8_neon);
+    static const skl__neon_way way = {skl__block_q8_a8_neon, 4, skl__stream_q8_neon, 0};
+    skl__matmul_through_neon(y, y_stride, w, tile_begin, tile_end, x, tokens, &way);
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- SDOT
@@ -5251,15 +5254,15 @@ static SKL__TARGET_DOTPROD void skl__stream_q8_dotprod(const skl__neon_job *job,
 static void skl__matmul_q4_a8_neon_dotprod(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin,
                                            size_t tile_end, const skl__acts *x, size_t tokens)
 {
-    skl__matmul_through_neon(y, y_stride, w, tile_begin, tile_end, x, tokens, 0, 6, skl__block_dotprod,
-                             skl__stream_q4_dotprod);
+    static const skl__neon_way way = {skl__block_dotprod, 6, skl__stream_q4_dotprod, 0};
+    skl__matmul_through_neon(y, y_stride, w, tile_begin, tile_end, x, tokens, &way);
 }
 
 static void skl__matmul_q8_a8_neon_dotprod(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin,
                                            size_t tile_end, const skl__acts *x, size_t tokens)
 {
-    skl__matmul_through_neon(y, y_stride, w, tile_begin, tile_end, x, tokens, 0, 6, skl__block_dotprod,
-                             skl__stream_q8_dotprod);
+    static const skl__neon_way way = {skl__block_dotprod, 6, skl__stream_q8_dotprod, 0};
+    skl__matmul_through_neon(y, y_stride, w, tile_begin, tile_end, x, tokens, &way);
 }
 
 #endif
@@ -5317,15 +5320,15 @@ static SKL__TARGET_I8MM void skl__block_i8mm(const skl__neon_block *b, size_t wi
 static void skl__matmul_q4_a8_neon_i8mm(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin,
                                         size_t tile_end, const skl__acts *x, size_t tokens)
 {
-    skl__matmul_through_neon(y, y_stride, w, tile_begin, tile_end, x, tokens, 1, 6, skl__block_i8mm,
-                             skl__stream_q4_dotprod);
+    static const skl__neon_way way = {skl__block_i8mm, 6, skl__stream_q4_dotprod, 1};
+    skl__matmul_through_neon(y, y_stride, w, tile_begin, tile_end, x, tokens, &way);
 }
 
 static void skl__matmul_q8_a8_neon_i8mm(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin,
                                         size_t tile_end, const skl__acts *x, size_t tokens)
 {
-    skl__matmul_through_neon(y, y_stride, w, tile_begin, tile_end, x, tokens, 1, 6, skl__block_i8mm,
-                             skl__stream_q8_dotprod);
+    static const skl__neon_way way = {skl__block_i8mm, 6, skl__stream_q8_dotprod, 1};
+    skl__matmul_through_neon(y, y_stride, w, tile_begin, tile_end, x, tokens, &way);
 }
 
 #endif
