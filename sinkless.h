@@ -8,6 +8,8 @@
  *     #define SINKLESS_IMPLEMENTATION                      // in one .c file of the program
  *     #include "sinkless.h"
  *
+ *     skl_model *model = NULL;
+ *     skl_session *session = NULL;
  *     skl_model_desc model_desc = {0};                     // zero means: sensible default, everywhere
  *     skl_session_desc session_desc = {0};
  *     model_desc.source.path = "model.gguf";
@@ -310,7 +312,7 @@ struct skl_session_desc {
     skl_activation activation;
     skl_group group;
     skl_kv kv;
-    skl_isa isa;                /* force a kernel level; SKL_UNSUPPORTED if this CPU or build lacks it, or isa_mask */
+    skl_isa isa;                /* force a kernel level; SKL_UNSUPPORTED if this CPU, this build or isa_mask lacks it */
     uint32_t isa_mask;          /* levels that may be used, bits as of skl_isa_available; 0 = all */
     size_t threads;             /* threads that work, the caller included, 1024 at most; 0 = skl_default_threads() */
     /* Instead of own threads: call task(arg, i) once for every i < count, on any threads, and return when all are done. */
@@ -400,10 +402,10 @@ SKL_API const char *skl_type_name(int type);
 SKL_API size_t skl_type_block(int type);
 SKL_API size_t skl_type_bytes(int type);
 
-/* values [n] -> out; n a multiple of skl_type_block. SKL_UNSUPPORTED for types that cannot be written (the K formats),
+/* values [n] -> out; n a multiple of skl_type_block. SKL_UNSUPPORTED for types that cannot be written (the K formats, I8),
  * SKL_NOT_FINITE if a value is NaN or too large for the type. */
 SKL_API skl_status skl_quantize(int type, const float *values, size_t n, void *out);
-/* data -> values [n]; n a multiple of skl_type_block. */
+/* data -> values [n]; n a multiple of skl_type_block. SKL_UNSUPPORTED for types that cannot be read. */
 SKL_API skl_status skl_dequantize(int type, const void *data, size_t n, float *values);
 
 /* How a matrix lies in a packed file: tiles of 16 rows, each tile its codes, then its scales, then its minima, padded to 64
@@ -426,13 +428,15 @@ typedef struct skl_layout {
 SKL_API uint64_t skl_packed_bytes(const skl_layout *layout);
 SKL_API uint64_t skl_packed_tile_bytes(const skl_layout *layout);
 
-/* The layout that holds tensors of a quantised GGUF type exactly; SKL_UNSUPPORTED for types that are not integer codes. */
+/* The layout that holds tensors of a quantised GGUF type exactly: 4-bit codes for Q4_0, Q4_1 and Q4_K, 8-bit codes for Q8_0,
+ * Q5_K, Q6_K and MXFP4 (doubled). SKL_UNSUPPORTED for other types, SKL_BAD_ARGUMENT for impossible shapes. */
 SKL_API skl_status skl_layout_of(skl_layout *layout, int type, uint64_t rows, uint64_t columns);
-/* Rearranges rows as a GGUF file stores them into that layout; out [skl_packed_bytes], nothing is rounded. */
+/* Rearranges rows as a GGUF file stores them into that layout, or into the same with wide scales; nothing is rounded.
+ * out [skl_packed_bytes]. SKL_BAD_ARGUMENT for any other layout, SKL_NOT_FINITE if a scale or a minimum is. */
 SKL_API skl_status skl_pack(const skl_layout *layout, int type, const void *rows, void *out);
 /* Quantises values [rows][columns], symmetric (layout->minimum must be 0), into a packed matrix. SKL_NOT_FINITE as above. */
 SKL_API skl_status skl_pack_values(const skl_layout *layout, const float *values, void *out);
-/* One row of a packed matrix as floats: values [columns]. */
+/* One row of a packed matrix as floats: values [columns]. SKL_BAD_ARGUMENT beyond the last one. */
 SKL_API skl_status skl_unpack_row(const skl_layout *layout, const void *packed, uint64_t row, float *values);
 
 /* =====================================================================================================================
@@ -441,8 +445,8 @@ SKL_API skl_status skl_unpack_row(const skl_layout *layout, const void *packed, 
 
 /* "scalar", "avx2", "avxvnni", "avx512", "avx512vnni", "neon", "neon-dotprod", "neon-i8mm"; "?" if there is no such level. */
 SKL_API const char *skl_isa_name(skl_isa isa);
-/* Levels that this build has and this CPU and operating system can run: bit (1u << isa). Scalar is always there. The highest one
- * that isa_mask of a desc allows is used. */
+/* Levels that this build has and this CPU and operating system can run: bit (1u << isa). Scalar is always there. Sessions and
+ * samplers take the highest one that their isa_mask allows, a session the one that its isa names. */
 SKL_API uint32_t skl_isa_available(void);
 /* Physical cores this process may use: affinity mask and cgroup quota considered; at least 1. */
 SKL_API size_t skl_default_threads(void);
@@ -1922,14 +1926,15 @@ static void skl__gguf_release_pages(const skl_gguf *gguf, const void *data, size
 #endif
 }
 
-/* Takes the pages of private memory that is about to be written, all at once instead of one fault each. Systems that cannot do
- * that take them as they are written.        data  [size] */
+/* Takes the pages of memory that is about to be written, in one call instead of a fault for each. Nothing in them changes, so
+ * the first and the last may be shared with a neighbour. A system that cannot do it takes them as they are written.
+ *   data  [size] */
 static void skl__take_pages(void *data, size_t size)
 {
 #if defined(SKL__MADV_POPULATE_WRITE)
-    const size_t lead = (size_t)((uintptr_t)data % (size_t)skl__map_unit());
+    const uintptr_t page = (uintptr_t)skl__map_unit(), begin = (uintptr_t)data / page * page;
 
-    madvise((char *)data - lead, lead + size, SKL__MADV_POPULATE_WRITE);
+    madvise((void *)begin, (size_t)((uintptr_t)data + size - begin), SKL__MADV_POPULATE_WRITE);
 #else
     (void)data, (void)size;
 #endif
@@ -2252,6 +2257,8 @@ typedef void skl__matmul(float *y, size_t y_stride, const skl__matrix *w, size_t
 
 #define SKL__EACH_BYTE 0x0101010101010101u /* times a byte: eight of it */
 
+/* Codes of 4 bits lie in a run as they lie in a tile, columns i and 16 + i in a byte, which is also how Q4_0 and Q4_1 store
+ * them: to pack is to copy. */
 typedef struct skl__run {
     unsigned char codes[SKL__RUN]; /* 8 bits: one signed code a byte; 4 bits: byte i < 16 = code i | code 16 + i << 4   */
     float scale[2];                /* of the first and the last 16 codes                                                */
@@ -2278,7 +2285,8 @@ static const skl__run_format *skl__run_format_of(int type)
     return NULL;
 }
 
-/* Eight bytes at once, each shifted right and masked: bits that come from a neighbour are among those masked. */
+/* Eight bytes at once, each shifted right and masked. The shift and the bits of the mask are 8 at most together: what comes from
+ * a neighbour is above the mask then, in any byte order. */
 static uint64_t skl__eight(const unsigned char *bytes, unsigned shift, unsigned mask)
 {
     uint64_t eight;
@@ -2415,8 +2423,11 @@ static void skl__block_read(float *values, int type, const unsigned char *block)
     for (j = 0; j < n / SKL__RUN; j++) {
         skl__run_read(&run, type, block, j);
         skl__run_codes(codes, &run, format);
-        for (i = 0; i < SKL__RUN; i++) /* scale * code is exact, so this rounds once */
-            values[j * SKL__RUN + i] = run.scale[i / 16] * (float)codes[i] + run.minimum;
+        for (i = 0; i < SKL__RUN; i++) {
+            float *value = &values[j * SKL__RUN + i];
+            *value = run.scale[i / 16] * (float)codes[i]; /* exact, so that a minimum rounds once */
+            if (format->minimum) *value += run.minimum;   /* and zeros keep their sign without one */
+        }
     }
 }
 
@@ -2666,7 +2677,7 @@ SKL_API skl_status skl_layout_of(skl_layout *layout, int type, uint64_t rows, ui
     return SKL_OK;
 }
 
-/* The codes of one run into lane r of a tile: four bytes to a line.        codes  [4 bits], see skl__run */
+/* The codes of one run into lane r of a tile: four bytes to a line.        codes  [4 * bits] bytes, see skl__run */
 static void skl__run_write(unsigned char *tile, int bits, size_t run, size_t r, const unsigned char *codes)
 {
     size_t c;
@@ -2693,7 +2704,8 @@ static int skl__pack_row(const skl_layout *layout, int type, const unsigned char
 {
     const size_t runs = skl_type_block(type) / SKL__RUN, bytes = skl_type_bytes(type), count = (size_t)layout->columns / SKL__RUN;
     const size_t step = SKL__TILE * (layout->wide ? 4u : 2u); /* from one group to the next */
-    unsigned char *scale = skl__scale_place(layout, tile, 0, 0, r), *minimum = skl__scale_place(layout, tile, 1, 0, r);
+    unsigned char *scale = skl__scale_place(layout, tile, 0, 0, r);
+    unsigned char *minimum = layout->minimum ? skl__scale_place(layout, tile, 1, 0, r) : NULL;
     size_t i, j;
     skl__run run;
 
@@ -2708,7 +2720,7 @@ static int skl__pack_row(const skl_layout *layout, int type, const unsigned char
                 skl__scale_write(scale, layout->wide, run.scale[1]);
                 scale += step;
             }
-            if (layout->minimum) skl__scale_write(minimum + i * step, layout->wide, run.minimum);
+            if (minimum) skl__scale_write(minimum + i * step, layout->wide, run.minimum);
         }
     }
     return 1;
@@ -2851,16 +2863,9 @@ SKL__INLINE size_t skl__matmul_unit(const skl__matrix *w, const skl__acts *x)
 
 static float skl__scale_at(const skl__matrix *w, const unsigned char *scales, size_t group, size_t row)
 {
-    const size_t i = group * 16 + row;
-    uint16_t half;
-    float wide;
+    const size_t i = group * SKL__TILE + row;
 
-    if (w->wide) {
-        memcpy(&wide, scales + i * 4, 4);
-        return wide;
-    }
-    memcpy(&half, scales + i * 2, 2);
-    return skl__f16_to_f32(half);
+    return w->wide ? skl__f32_from_bits(skl__le32(scales + i * 4)) : skl__f16_to_f32(skl__le16(scales + i * 2));
 }
 
 /* The integer that multiplies the scale; without a minimum the 16 codes of 4 bits stand for -8 .. 7. */
@@ -2875,37 +2880,6 @@ static int skl__code_at(const skl__matrix *w, const unsigned char *codes, size_t
     at = column / 32 * 256 + in_run % 16 / 4 * 64 + row * 4 + column % 4;
     code = in_run < 16 ? codes[at] & 15 : codes[at] >> 4;
     return w->minimum ? code : code - 8;
-}
-
-/* One row of tiles as floats.        values  [columns] */
-static SKL__NOINLINE void skl__unpack_row(float *values, const skl__matrix *w, size_t row)
-{
-    const skl__tile tile = skl__tile_at(w, row / SKL__TILE);
-    const size_t lane = row % SKL__TILE;
-    float scale = 0.0f, minimum = 0.0f;
-    size_t k;
-
-    for (k = 0; k < w->columns; k++) {
-        if (k % w->group == 0) {
-            scale = skl__scale_at(w, tile.scales, k / w->group, lane);
-            if (w->minimum) minimum = skl__scale_at(w, tile.minima, k / w->group, lane);
-        }
-        values[k] = scale * (float)skl__code_at(w, tile.codes, k, lane);
-        if (w->minimum) values[k] += minimum;
-    }
-}
-
-SKL_API skl_status skl_unpack_row(const skl_layout *layout, const void *packed, uint64_t row, float *values)
-{
-    skl__fp_env env;
-    skl__matrix w;
-
-    if (!skl_packed_bytes(layout) || !packed || !values || row >= layout->rows) return SKL_BAD_ARGUMENT;
-    w = skl__matrix_of(layout, (const unsigned char *)packed);
-    env = skl__fp_begin();
-    skl__unpack_row(values, &w, (size_t)row);
-    skl__fp_end(env);
-    return SKL_OK;
 }
 
 static float skl__dot_scalar(const skl__matrix *w, const skl__tile *tile, size_t row, const skl__acts *x, size_t token)
@@ -3080,7 +3054,7 @@ typedef struct skl__x86_way {
     size_t tiles, width;                       /* of a block: tiles of the panel, tokens */
     skl__stream_kernel *stream;
     size_t cells;                              /* of a stream: tiles times tokens */
-    int32_t offset_8;                          /* what makes codes of 8 bits unsigned, or 0 */
+    int32_t offset_8;                          /* added to codes of 8 bits for vpdpbusd, or 0: the kernel takes signs apart */
 } skl__x86_way;
 
 SKL__INLINE int skl__load_quad(const int8_t *x)
@@ -7866,6 +7840,25 @@ static const skl__kernels skl__kernel_table[] = {
 
 #define SKL__KERNEL_ROWS (sizeof skl__kernel_table / sizeof *skl__kernel_table)
 
+/* By the scalar row: the bits are the same, and to ask the CPU for its level takes longer than a row. */
+static SKL__NOINLINE void skl__unpack_row(float *values, const skl__matrix *w, size_t row)
+{
+    skl__lane_kernels_scalar.unpack_row(values, w, row);
+}
+
+SKL_API skl_status skl_unpack_row(const skl_layout *layout, const void *packed, uint64_t row, float *values)
+{
+    skl__fp_env env;
+    skl__matrix w;
+
+    if (!skl_packed_bytes(layout) || !packed || !values || row >= layout->rows) return SKL_BAD_ARGUMENT;
+    w = skl__matrix_of(layout, (const unsigned char *)packed);
+    env = skl__fp_begin();
+    skl__unpack_row(values, &w, (size_t)row);
+    skl__fp_end(env);
+    return SKL_OK;
+}
+
 SKL_API uint32_t skl_isa_available(void)
 {
     uint32_t compiled = 0;
@@ -7888,12 +7881,14 @@ static const skl__kernels *skl__kernels_for(skl_isa isa, uint32_t mask)
     return NULL;
 }
 
+/* The row to use, or SKL_UNSUPPORTED and whose fault it is: the mask's if there is a row without it. */
 static skl_status skl__choose_kernels(const skl__kernels **kernels, skl_isa isa, uint32_t mask, skl_error *error)
 {
     *kernels = skl__kernels_for(isa, mask);
     if (*kernels) return SKL_OK;
     if (skl__kernels_for(isa, 0))
-        return skl__fail(error, SKL_UNSUPPORTED, SKL_NO_OFFSET, "isa_mask", "it allows no level that could be used");
+        return skl__fail(error, SKL_UNSUPPORTED, SKL_NO_OFFSET, "isa_mask", "it does not allow %s",
+                         isa == SKL_ISA_DEFAULT ? "any level that this CPU and build can run" : skl_isa_name(isa));
     return skl__fail(error, SKL_UNSUPPORTED, SKL_NO_OFFSET, "isa", "this CPU or build cannot run level %s", skl_isa_name(isa));
 }
 

@@ -87,6 +87,7 @@ typedef struct row {
     const char *limit_unit;
     double work;                      /* limit units that one value unit uses: value * work is a share of limit */
     const char *model;                /* a path or a shape, or NULL */
+    const char *first;                /* the model that it is divided by, or NULL */
     const char *more;                 /* further JSON fields, each with a comma before it, or "" */
     const char *note;                 /* the same for people, or "" */
 } row;
@@ -134,6 +135,10 @@ static void print_json(const row *r, const double *value, double middle, double 
         printf(",\"model\":");
         print_string(r->model);
     }
+    if (r->first) {
+        printf(",\"first\":");
+        print_string(r->first);
+    }
     printf("%s}\n", r->more);
 }
 
@@ -174,16 +179,6 @@ static row row_of(const char *name, const char *isa, size_t threads, const char 
     r.work = 1.0;
     r.more = r.note = "";
     return r;
-}
-
-static void print_single(const char *name, const char *isa, size_t threads, double value, const char *unit)
-{
-    const row r = row_of(name, isa, threads, unit);
-    series s;
-
-    s.count = 0;
-    series_add(&s, value, 0.0);
-    print_row(&r, &s);
 }
 
 /* Name of the CPU, or "unknown CPU":  name  [size] */
@@ -872,25 +867,26 @@ static double kv_bytes(const model_bench *m, double position)
 }
 
 /* The peak that a session's matrices run against. */
-static double model_peak(const model_bench *m)
+static peak model_peak(const model_bench *m)
 {
     const skl_isa isa = skl_session_isa(m->session);
     const int floats = m->session->desc.activation == SKL_ACT_F32 || !m->model->has_codes;
 
-    return peak_rate(m->limit, floats ? float_peak(isa) : integer_peak(isa));
+    return floats ? float_peak(isa) : integer_peak(isa);
 }
 
 /* A prompt from position 0, with the limit before and after it: the larger one counts. */
 static int prefill_once(model_bench *m)
 {
-    const double before = model_peak(m), begin = cli_seconds();
+    const peak p = model_peak(m);
+    const double before = peak_rate(m->limit, p), begin = cli_seconds();
     double seconds, after;
     int code;
 
     skl_session_truncate(m->session, 0);
     code = model_eval(m, 0, arguments.prompt, arguments.prompt, m->logits);
     seconds = cli_seconds() - begin;
-    after = model_peak(m);
+    after = peak_rate(m->limit, p);
     series_add(&m->prefill, (double)arguments.prompt / seconds, (before > after ? before : after) * 1e-9);
     return code;
 }
@@ -920,7 +916,7 @@ static void model_print(const model_bench *m)
     const size_t threads = skl_session_threads(m->session);
     const double weights = (double)skl_model_bytes_per_token(m->model);
     const double kv = arguments.depth ? kv_bytes(m, (double)arguments.depth + (double)arguments.decode / 2) : 0.0;
-    char more[256], note[96];
+    char more[256], note[128];
     row r;
 
     if (m->prefill.count) {
@@ -930,9 +926,10 @@ static void model_print(const model_bench *m)
         r.limit_unit = "Gop/s";
         r.work = operations * 1e-9;
         snprintf(more, sizeof more, ",\"tokens\":%lu,\"depth\":0,\"bytes_per_token\":%.0f,"
-                 "\"kv_bytes_per_token\":0,\"operations_per_token\":%.0f",
-                 (unsigned long)arguments.prompt, weights, operations);
-        snprintf(note, sizeof note, "  %lu tokens, %.3g Gop each", (unsigned long)arguments.prompt, operations * 1e-9);
+                 "\"kv_bytes_per_token\":0,\"operations_per_token\":%.0f,\"instruction\":\"%s\"",
+                 (unsigned long)arguments.prompt, weights, operations, model_peak(m).name);
+        snprintf(note, sizeof note, " (%s)  %lu tokens, %.3g Gop each", model_peak(m).name, (unsigned long)arguments.prompt,
+                 operations * 1e-9);
         r.model = m->name;
         r.more = more;
         r.note = note;
@@ -954,33 +951,44 @@ static void model_print(const model_bench *m)
     }
 }
 
+static void print_single(const char *name, const model_bench *m, double value, const char *unit)
+{
+    row r = row_of(name, skl_isa_name(skl_session_isa(m->session)), skl_session_threads(m->session), unit);
+    series s;
+
+    r.model = m->name;
+    s.count = 0;
+    series_add(&s, value, 0.0);
+    print_row(&r, &s);
+}
+
 static int model_print_memory(const model_bench *m, double resident)
 {
-    const char *isa = skl_isa_name(skl_session_isa(m->session));
-    const size_t threads = skl_session_threads(m->session);
     const skl_session_desc desc = model_session_desc(m);
     skl_memory memory;
     skl_error error;
 
     if (skl_model_memory(m->model, &desc, &memory, &error)) return cli_fail_skl(m->name, &error);
-    print_single("open", isa, threads, m->open_seconds * 1e3, "ms");
-    print_single("memory mapped", isa, threads, (double)memory.mapped * 1e-6, "MB");
-    print_single("memory weights", isa, threads, (double)memory.weights * 1e-6, "MB");
-    print_single("memory tables", isa, threads, (double)memory.tables * 1e-6, "MB");
-    print_single("memory kv", isa, threads, (double)memory.kv * 1e-6, "MB");
-    print_single("memory scratch", isa, threads, (double)memory.scratch * 1e-6, "MB");
-    if (resident > 0.0) print_single("peak resident", isa, threads, resident * 1e-6, "MB");
+    print_single("open", m, m->open_seconds * 1e3, "ms");
+    print_single("memory mapped", m, (double)memory.mapped * 1e-6, "MB");
+    print_single("memory weights", m, (double)memory.weights * 1e-6, "MB");
+    print_single("memory tables", m, (double)memory.tables * 1e-6, "MB");
+    print_single("memory kv", m, (double)memory.kv * 1e-6, "MB");
+    print_single("memory scratch", m, (double)memory.scratch * 1e-6, "MB");
+    if (resident > 0.0) print_single("peak resident", m, resident * 1e-6, "MB");
     return CLI_GO_ON;
 }
 
 /* Speed of the second model divided by that of the first, repeat by repeat. */
-static void model_print_ratio(const char *name, const model_bench *second, const series *a, const series *b)
+static void model_print_ratio(const char *name, const model_bench *models, const series *a, const series *b)
 {
+    const model_bench *second = &models[1];
     row r = row_of(name, skl_isa_name(skl_session_isa(second->session)), skl_session_threads(second->session), "x");
     series ratio;
     size_t i;
 
     r.model = second->name;
+    r.first = models[0].name;
     ratio.count = 0;
     for (i = 0; i < a->count; i++) series_add(&ratio, b->value[i] / a->value[i], 0.0);
     if (ratio.count) print_row(&r, &ratio);
@@ -1011,8 +1019,8 @@ static int model_measure(model_bench *models, size_t count, limits *limit)
         code = model_print_memory(&models[i], resident);
     }
     if (count == 1) return code;
-    model_print_ratio("prefill, second to first", &models[1], &models[0].prefill, &models[1].prefill);
-    model_print_ratio("decode, second to first", &models[1], &models[0].decode, &models[1].decode);
+    model_print_ratio("prefill, second to first", models, &models[0].prefill, &models[1].prefill);
+    model_print_ratio("decode, second to first", models, &models[0].decode, &models[1].decode);
     return code;
 }
 

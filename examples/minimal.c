@@ -33,9 +33,10 @@ int main(int argc, char **argv)
     if (!status) {
         vocab = skl_model_vocab(model);
         logits = calloc(vocab, sizeof *logits);
-        status = logits ? skl_eval(session, tokens, n, logits) : SKL_OUT_OF_MEMORY;  /* the prompt */
+        if (logits) status = skl_eval(session, tokens, n, logits);  /* the prompt */
+        else fprintf(stderr, "minimal: out of memory\n");
     }
-    for (n = 0; n < 64 && !status; n++) {
+    for (n = 0; n < 64 && !status && logits; n++) {
         int32_t best = 0;
 
         for (i = 1; i < vocab; i++) best = logits[i] > logits[best] ? (int32_t)i : best;
@@ -49,5 +50,5 @@ int main(int argc, char **argv)
     skl_model_close(model);
     free(logits);
     free(tokens);
-    return status != SKL_OK;
+    return status != SKL_OK || !logits;
 }

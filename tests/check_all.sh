@@ -128,7 +128,7 @@ step_warnings()
     printf '#include "sinkless.h"\n#define SINKLESS_IMPLEMENTATION\n#include "sinkless.h"\n' >"$OUT/later.c"
     printf '#include "sinkless.h"\n#include "sinkless.h"\n%s\n' \
         'int main(void) { return skl_isa_name(SKL_ISA_SCALAR) == 0; }' >"$OUT/user.c"
-    for cc in gcc clang clang-16; do # the latter is the first that has all Arm levels
+    for cc in gcc clang clang-16; do # the last one is the first Clang that has all Arm levels
         if ! have $cc; then
             skip "$cc is not here"
             continue
@@ -339,8 +339,14 @@ step_hashes()
         eval_plan clang-Ofast clang -Ofast $native
         eval_plan clang-contract clang -O2 -ffp-contract=fast $native -DSINKLESS_NO_SIMD
     fi
+    # Products that a compiler fuses into sums: kernels, and what only tests and tools call.
+    have clang && plan kernels-contract clang -O2 -ffp-contract=fast $native -I. tests/test_kernels.c -o "$OUT/kernels-contract" $LIBS
     compile
     no_warnings
+    if [ -x "$OUT/kernels-contract" ]; then
+        "$OUT/kernels-contract" >"$OUT/kernels.log" 2>&1
+        check_counts "kernels with -ffp-contract=fast" $? "$OUT/kernels.log"
+    fi
     for build in $builds; do
         [ -x "$OUT/eval-$build" ] || continue
         hashes "$OUT/$build.hashes" -- "$OUT/eval-$build"

@@ -151,7 +151,10 @@ static void test_bench(void)
     snprintf(build, sizeof build, "%s/bench", process_build());
     if (access(build, X_OK)) return; /* not built */
 #if defined(_SC_PHYS_PAGES)
-    if ((double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) < 2e9) return; /* limits take 512 MiB */
+    if ((double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) < 2e9) {
+        puts("test_cli: bench is not run, its limits take 512 MiB");
+        return;
+    }
 #endif
     check_rows(process_run("", 0, "bench", "limits", "-r", "1", "--threads", "1", "--json", (char *)NULL), limits);
     check_rows(process_run("", 0, "bench", "model", "-m", LLAMA "model.gguf", "-p", "16", "-n", "4", "-r", "2", "--threads", "1",

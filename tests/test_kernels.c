@@ -276,7 +276,8 @@ static void check_unpacked(const skl__matrix *w, size_t row, const float *wanted
     guarded_free(&g);
 }
 
-/* Scale times code, rounded to float, and then plus the minimum, rounded again; doubles hold either exactly enough. */
+/* Scale times code, rounded to float, and then plus the minimum, rounded again. A double holds the product, and of the sum so
+ * many bits (53, more than 2 * 24 + 1) that rounding twice is rounding once. */
 static void test_unpacking_tiles(const kernel_case *c)
 {
     const size_t groups = c->w.columns / c->w.group, row = random_below(c->w.rows);
