@@ -2747,7 +2747,7 @@ static SKL__NOINLINE skl_status skl__pack(const skl_layout *layout, int type, co
     if (!tile_bytes || !rows || !out || !skl__fits_size(skl_packed_bytes(layout))) return SKL_BAD_ARGUMENT;
     if (skl_layout_of(&exact, type, layout->rows, layout->columns)) return SKL_UNSUPPORTED;
     if (exact.bits != layout->bits || !exact.minimum != !layout->minimum || exact.group != layout->group ||
-        exact.wide > layout->wide)
+        (exact.wide && !layout->wide))
         return SKL_BAD_ARGUMENT;
     for (i = 0; i < skl_packed_bytes(layout) / tile_bytes; i++)
         if (!skl__pack_tile(layout, type, (const unsigned char *)rows, i, (unsigned char *)out + i * (size_t)tile_bytes))

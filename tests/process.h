@@ -1,7 +1,7 @@
 /* process.h - runs the programs that users run: with a pipe, or on a terminal of their own. POSIX.
  *
- * Programs are found in the folder that BUILD names in the environment, "build" without it. One that hangs is killed,
- * which shows as a code above 128.
+ * Programs are found in the folder that BUILD names in the environment, "build" without it; EMULATOR, if it is there, is the
+ * command that runs them. One that hangs is killed, which shows as a code above 128.
  */
 #ifndef SINKLESS_PROCESS_H
 #define SINKLESS_PROCESS_H
@@ -78,13 +78,20 @@ static inline process_text process_read(FILE *file)
 /* In a child: becomes the program. */
 static inline void process_become(const char *program, char **arguments)
 {
-    char path[1024];
+    char path[1024], *emulator = getenv("EMULATOR");
 
     snprintf(path, sizeof path, "%s/%s", process_build(), program);
     arguments[0] = path;
     alarm(PROCESS_SECONDS);
     signal(SIGPIPE, SIG_DFL);
-    execv(path, arguments);
+    if (emulator && *emulator) { /* EMULATOR PROGRAM ARGUMENTS */
+        memmove(arguments + 1, arguments, PROCESS_ARGUMENTS * sizeof *arguments);
+        arguments[0] = emulator;
+        arguments[PROCESS_ARGUMENTS] = NULL;
+        execvp(emulator, arguments);
+    } else {
+        execv(path, arguments);
+    }
     _exit(127);
 }
 

@@ -1013,6 +1013,11 @@ static void test_packing(void)
             CHECK_EQ_INT(skl_unpack_row(&layout, packed, r, got), SKL_OK);
             if (!CHECK(memcmp(got, wanted, sizeof got) == 0)) printf("  %s, row %d\n", skl_type_name(types[t]), (int)r);
         }
+        layout.wide = -1; /* anything but zero is wide, and holds the same */
+        CHECK(skl_packed_bytes(&layout) <= sizeof packed);
+        CHECK_EQ_INT(skl_pack(&layout, types[t], rows, packed), SKL_OK);
+        CHECK_EQ_INT(skl_unpack_row(&layout, packed, ROWS - 1, got), SKL_OK);
+        CHECK(memcmp(got, wanted, sizeof got) == 0); /* of the last row */
     }
     for (i = 0; i < ROWS * COLUMNS; i++) values[i] = random_float();
     for (t = 0; t < 3; t += 2) { /* Q4_0, Q8_0: quantising into the layout is quantising to the type */
