@@ -741,7 +741,7 @@ typedef struct model_bench {
     skl_model *model;
     skl_session *session;
     const char *name;
-    double open_seconds;
+    double open_seconds, seconds;     /* seconds: of the tokens that are being decoded */
     int32_t *tokens;                  /* [context] */
     float *logits;                    /* [vocab] */
     size_t context;
@@ -891,22 +891,35 @@ static int prefill_once(model_bench *m)
     return code;
 }
 
-/* Brings the session to the depth, then token by token. */
-static int decode_once(model_bench *m)
+/* Brings a session to the depth. */
+static int decode_begin(model_bench *m)
 {
     const size_t held = skl_session_position(m->session), kept = held < arguments.depth ? held : arguments.depth;
-    double before, begin, seconds, after;
-    int code;
 
+    m->seconds = 0.0;
     skl_session_truncate(m->session, kept);
-    code = model_eval(m, kept, arguments.depth, m->context, NULL);
+    return model_eval(m, kept, arguments.depth, m->context, NULL);
+}
+
+/* Token by token, of all models in turn: memory that is left alone for seconds may be slower when it is needed again. */
+static int decode_once(model_bench *models, size_t count)
+{
+    double before, after, begin;
+    size_t i, t;
+    int code = CLI_GO_ON;
+
+    for (i = 0; i < count && code == CLI_GO_ON; i++) code = decode_begin(&models[i]);
     if (code != CLI_GO_ON) return code;
-    before = read_bandwidth(m->limit);
-    begin = cli_seconds();
-    code = model_eval(m, arguments.depth, arguments.depth + arguments.decode, 1, m->logits);
-    seconds = cli_seconds() - begin;
-    after = read_bandwidth(m->limit);
-    series_add(&m->decode, (double)arguments.decode / seconds, (before > after ? before : after) * 1e-9);
+    before = read_bandwidth(models->limit);
+    for (t = arguments.depth; t < arguments.depth + arguments.decode; t++)
+        for (i = 0; i < count && code == CLI_GO_ON; i++) {
+            begin = cli_seconds();
+            code = model_eval(&models[i], t, t + 1, 1, models[i].logits);
+            models[i].seconds += cli_seconds() - begin;
+        }
+    after = read_bandwidth(models->limit);
+    for (i = 0; i < count; i++)
+        series_add(&models[i].decode, (double)arguments.decode / models[i].seconds, (before > after ? before : after) * 1e-9);
     return code;
 }
 
@@ -1006,11 +1019,10 @@ static int model_measure(model_bench *models, size_t count, limits *limit)
     if (code != CLI_GO_ON) return code;
     resident = count == 1 ? peak_resident() : 0.0; /* before the buffer of the limits comes on top */
     code = limits_open(limit, models[0].session->pool, 0);
-    for (repeat = 0; repeat < arguments.repeats; repeat++)
-        for (i = 0; i < count && code == CLI_GO_ON; i++) {
-            if (arguments.prompt) code = prefill_once(&models[i]);
-            if (arguments.decode && code == CLI_GO_ON) code = decode_once(&models[i]);
-        }
+    for (repeat = 0; repeat < arguments.repeats && code == CLI_GO_ON; repeat++) {
+        for (i = 0; i < count && arguments.prompt && code == CLI_GO_ON; i++) code = prefill_once(&models[i]);
+        if (arguments.decode && code == CLI_GO_ON) code = decode_once(models, count);
+    }
     if (code != CLI_GO_ON) return code;
     print_machine(skl_session_threads(models[0].session), skl_isa_name(skl_session_isa(models[0].session)));
     for (i = 0; i < count && code == CLI_GO_ON; i++) {
