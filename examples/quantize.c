@@ -831,7 +831,8 @@ static void print_report(const work *w)
         char shape[48], type[48];
 
         snprintf(shape, sizeof shape, "%llu x %llu", (unsigned long long)p->columns, (unsigned long long)p->rows);
-        snprintf(type, sizeof type, "%s%s", p->name, p->layout.bits ? " packed" : "");
+        if (p->layout.bits) snprintf(type, sizeof type, "%s packed g%llu", p->name, (unsigned long long)p->layout.group);
+        else snprintf(type, sizeof type, "%s", p->name);
         printf("%-32s %13s  %-16s %10llu %8.3f %9.5f\n", p->source.name, shape, type, (unsigned long long)p->size,
                8.0 * (double)p->size / n, relative(p->difference, p->norm));
         difference += p->difference;
