@@ -484,6 +484,13 @@ step_sanitize()
     plan eval-address $cc $ADDRESS examples/eval.c -o "$OUT/eval-address" $LIBS
     # Optimised, the vector kernels take many minutes to compile with all checks; not so without.
     plan kernels-address $cc $ADDRESS -O0 -I. tests/test_kernels.c -o "$OUT/kernels-address" $LIBS
+    arm=aarch64-linux-gnu-gcc
+    printf 'int main(void) { return 0; }\n' >"$OUT/empty.c"
+    if have qemu-aarch64 && $arm -fsanitize=address,undefined "$OUT/empty.c" -o "$OUT/arm-empty" >/dev/null 2>&1; then
+        plan arm-kernels-address $arm $ADDRESS -O0 -I. tests/test_kernels.c -o "$OUT/arm-kernels-address" $LIBS
+    else
+        skip "sanitizers on Arm: need aarch64-linux-gnu-gcc with its sanitizers, and qemu-aarch64"
+    fi
     plan eval-thread $cc -O1 -g -fsanitize=thread -DSINKLESS_NO_SIMD examples/eval.c -o "$OUT/eval-thread" $LIBS
     threaded=
     for program in tests/test_*.c; do
@@ -499,6 +506,10 @@ step_sanitize()
     if [ -x "$OUT/kernels-address" ]; then
         "$OUT/kernels-address" >"$OUT/kernels.log" 2>&1
         check_counts "address sanitizer, all kernels" $? "$OUT/kernels.log"
+    fi
+    if [ -x "$OUT/arm-kernels-address" ]; then # leaks cannot be looked for under an emulator
+        ASAN_OPTIONS=detect_leaks=0 qemu-aarch64 -L /usr/aarch64-linux-gnu -cpu max "$OUT/arm-kernels-address" >"$OUT/kernels.log" 2>&1
+        check_counts "address sanitizer, all kernels of Arm" $? "$OUT/kernels.log"
     fi
     if [ -x "$OUT/eval-address" ]; then
         for isa in $("$OUT/eval-address" --isa list); do
