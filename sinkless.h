@@ -1926,20 +1926,6 @@ static void skl__gguf_release_pages(const skl_gguf *gguf, const void *data, size
 #endif
 }
 
-/* Takes the pages of memory that is about to be written, in one call instead of a fault for each. Nothing in them changes, so
- * the first and the last may be shared with a neighbour. A system that cannot do it takes them as they are written.
- *   data  [size] */
-static void skl__take_pages(void *data, size_t size)
-{
-#if defined(SKL__MADV_POPULATE_WRITE)
-    const uintptr_t page = (uintptr_t)skl__map_unit(), begin = (uintptr_t)data / page * page;
-
-    madvise((void *)begin, (size_t)((uintptr_t)data + size - begin), SKL__MADV_POPULATE_WRITE);
-#else
-    (void)data, (void)size;
-#endif
-}
-
 /* --- interface --- */
 
 SKL_API skl_status skl_gguf_open(skl_gguf **gguf, const skl_gguf_desc *desc, skl_error *error)
@@ -9177,6 +9163,20 @@ typedef struct skl__repack_call {
     size_t item;                      /* tiles of an item */
     skl__count bad;                   /* tiles with a scale that is not finite */
 } skl__repack_call;
+
+/* Takes the pages of memory that is about to be written, in one call instead of a fault for each. Nothing in them changes, so
+ * the first and the last may be shared with a neighbour. A system that cannot do it takes them as they are written.
+ *   data  [size] */
+static void skl__take_pages(void *data, size_t size)
+{
+#if defined(SKL__MADV_POPULATE_WRITE)
+    const uintptr_t page = (uintptr_t)skl__map_unit(), begin = (uintptr_t)data / page * page;
+
+    madvise((void *)begin, (size_t)((uintptr_t)data + size - begin), SKL__MADV_POPULATE_WRITE);
+#else
+    (void)data, (void)size;
+#endif
+}
 
 static void skl__repack_task(void *arg, size_t index)
 {

@@ -934,15 +934,16 @@ static void model_print(const model_bench *m)
 
     if (m->prefill.count) {
         const double operations = prompt_operations(m, arguments.prompt) / (double)arguments.prompt;
+        const char *against = model_peak(m).name; /* "" where the level has no peak */
 
         r = row_of("prefill", isa, threads, "tok/s");
         r.limit_unit = "Gop/s";
         r.work = operations * 1e-9;
         snprintf(more, sizeof more, ",\"tokens\":%lu,\"depth\":0,\"bytes_per_token\":%.0f,"
                  "\"kv_bytes_per_token\":0,\"operations_per_token\":%.0f,\"instruction\":\"%s\"",
-                 (unsigned long)arguments.prompt, weights, operations, model_peak(m).name);
-        snprintf(note, sizeof note, " (%s)  %lu tokens, %.3g Gop each", model_peak(m).name, (unsigned long)arguments.prompt,
-                 operations * 1e-9);
+                 (unsigned long)arguments.prompt, weights, operations, against);
+        snprintf(note, sizeof note, "%s%s%s  %lu tokens, %.3g Gop each", *against ? " (" : "", against, *against ? ")" : "",
+                 (unsigned long)arguments.prompt, operations * 1e-9);
         r.model = m->name;
         r.more = more;
         r.note = note;
