@@ -287,7 +287,7 @@ typedef enum skl_kv { SKL_KV_DEFAULT, SKL_KV_F32, SKL_KV_F16, SKL_KV_I8, SKL_KV_
 
 /* Kernel levels, see >>cpu-api. */
 typedef enum skl_isa {
-    SKL_ISA_DEFAULT, SKL_ISA_SCALAR, SKL_ISA_AVX2, SKL_ISA_AVXVNNI, SKL_ISA_AVX512, SKL_ISA_AVX512VNNI,
+    SKL_ISA_DEFAULT, SKL_ISA_SCALAR, SKL_ISA_AVX2, SKL_ISA_AVXVNNI, SKL_ISA_AVX512, SKL_ISA_AVX512VNNI, SKL_ISA_AMX,
     SKL_ISA_NEON, SKL_ISA_NEON_DOTPROD, SKL_ISA_NEON_I8MM, SKL_ISA_COUNT
 } skl_isa;
 
@@ -443,10 +443,13 @@ SKL_API skl_status skl_unpack_row(const skl_layout *layout, const void *packed, 
  * >>cpu-api                                                                                   Kernel levels and threads
  * ================================================================================================================== */
 
-/* "scalar", "avx2", "avxvnni", "avx512", "avx512vnni", "neon", "neon-dotprod", "neon-i8mm"; "?" if there is no such level. */
+/* "scalar", "avx2", "avxvnni", "avx512", "avx512vnni", "amx", "neon", "neon-dotprod", "neon-i8mm"; "?" if there is no such
+ * level. */
 SKL_API const char *skl_isa_name(skl_isa isa);
 /* Levels that this build has and this CPU and operating system can run: bit (1u << isa). Scalar is always there. Sessions and
- * samplers take the highest one that their isa_mask allows, a session the one that its isa names. */
+ * samplers take the highest one that their isa_mask allows, a session the one that its isa names. On Linux and a CPU with AMX,
+ * this and every session and sampler ask the system for the process's right to tile registers, which makes the least size of
+ * an alternate signal stack 11 KB; where it is refused, as for a smaller stack in use, the level is not available. */
 SKL_API uint32_t skl_isa_available(void);
 /* Physical cores this process may use: affinity mask and cgroup quota considered; at least 1. */
 SKL_API size_t skl_default_threads(void);
@@ -2128,15 +2131,16 @@ SKL_API skl_status skl_value_next_string(skl_value *array, const char **text, si
  * lack. Widening is exact. Narrowing rounds to nearest, ties to even; what is too large becomes infinity, a NaN stays one.
  * ================================================================================================================== */
 
-static float skl__f16_to_f32(uint16_t half)
+/* The bits of a half as those of a float. */
+static uint32_t skl__f16_widen(uint16_t half)
 {
     const uint32_t sign = (uint32_t)(half & 0x8000u) << 16;
     uint32_t exponent = (half >> 10) & 31u;
     uint32_t fraction = half & 0x3ffu;
 
-    if (exponent == 31) return skl__f32_from_bits(sign | 0x7f800000u | fraction << 13);
+    if (exponent == 31) return sign | 0x7f800000u | fraction << 13;
     if (exponent == 0) {
-        if (fraction == 0) return skl__f32_from_bits(sign);
+        if (fraction == 0) return sign;
         exponent = 1;
         while (!(fraction & 0x400u)) {  /* a subnormal half is a normal float: shift its leading one into place */
             fraction <<= 1;
@@ -2144,7 +2148,14 @@ static float skl__f16_to_f32(uint16_t half)
         }
         fraction &= 0x3ffu;
     }
-    return skl__f32_from_bits(sign | (exponent + 112u) << 23 | fraction << 13);
+    return sign | (exponent + 112u) << 23 | fraction << 13;
+}
+
+/* Inline, because vector code calls it for single values, and to return a float from a function that was compiled for any CPU
+ * costs a hundred cycles where the upper halves of registers are in use. */
+SKL__INLINE float skl__f16_to_f32(uint16_t half)
+{
+    return skl__f32_from_bits(skl__f16_widen(half));
 }
 
 /* Drop the low `shift` bits of a magnitude, rounding to nearest even. A carry runs into the exponent, as it should. */
@@ -2234,6 +2245,19 @@ typedef struct skl__acts {
     int32_t *sums;             /* [tokens][columns / 32]: sum of the codes of each run                                  */
     const float *values;       /* [tokens][columns]: what they were made from                                           */
 } skl__acts;
+
+/* Activations from token t on. */
+static skl__acts skl__acts_from(const skl__acts *acts, size_t t)
+{
+    const size_t runs = (acts->columns + 31) / 32;
+    skl__acts from = *acts;
+
+    from.codes += t * acts->stride;
+    from.scales += t * (acts->row ? 1 : runs);
+    from.sums += t * runs;
+    from.values += t * acts->columns;
+    return from;
+}
 
 /* A matmul kernel: y[t][r] = row r times token t, for the rows of tiles [tile_begin, tile_end).        y  [tokens][y_stride] */
 typedef void skl__matmul(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
@@ -2847,7 +2871,7 @@ SKL__INLINE size_t skl__matmul_unit(const skl__matrix *w, const skl__acts *x)
     return x->row || w->group < 32 ? w->group : 32;
 }
 
-static float skl__scale_at(const skl__matrix *w, const unsigned char *scales, size_t group, size_t row)
+SKL__INLINE float skl__scale_at(const skl__matrix *w, const unsigned char *scales, size_t group, size_t row)
 {
     const size_t i = group * SKL__TILE + row;
 
@@ -2922,7 +2946,8 @@ static void skl__matmul_scalar(float *y, size_t y_stride, const skl__matrix *w, 
  *     panel    many tokens, compute-bound: up to 1024 columns of a tile or two meet a strip of tokens, block by block.
  *              With 256 bits the codes are unpacked once into a buffer in L1; 512 bits have the registers, and idle ports,
  *              to do that on the way. Between two panels of a tile the accumulators rest in a buffer of their own:
- *              rows of y are often a multiple of 4 KB apart, and would share a few sets of L1
+ *              rows of y are often a multiple of 4 KB apart, and would share a few sets of L1. With AMX a block is 16 tokens,
+ *              and its integer sums are products of tile registers, by way of memory
  *
  * Signs: vpdpbusd and vpmaddubsw multiply unsigned by signed bytes. Weights take the unsigned side with an offset (8
  * for 4 bits, 128 for 8 bits), and sums start at -offset * (sum of the activations), which is known beforehand and
@@ -2949,6 +2974,14 @@ static void skl__matmul_scalar(float *y, size_t y_stride, const skl__matrix *w, 
 #define SKL__HAS_AVX512VNNI SKL__SINCE(6, 8)
 #endif
 
+#if !defined(SKL__HAS_AMX)
+#if defined(__linux__) && defined(__x86_64__)
+#define SKL__HAS_AMX (SKL__HAS_AVX512VNNI && SKL__SINCE(12, 11))
+#else
+#define SKL__HAS_AMX 0
+#endif
+#endif
+
 /* Keeps sums of integers in the order they are written in. GCC would make a tree of a chain: all products first, and more of
  * them than there are registers. */
 #define SKL__IN_ORDER(sum) __asm__("" : "+v"(sum))
@@ -2957,6 +2990,7 @@ static void skl__matmul_scalar(float *y, size_t y_stride, const skl__matrix *w, 
 #define SKL__AVXVNNI "avx2,fma,f16c,avxvnni"
 #define SKL__AVX512 "avx2,fma,f16c,avx512f,avx512bw,avx512vl"
 #define SKL__AVX512VNNI "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni"
+#define SKL__AMX SKL__AVX512VNNI ",amx-tile,amx-int8"
 #define SKL__BODY_256 SKL__INLINE SKL__TARGET(SKL__AVX2)
 #define SKL__BODY_512 SKL__INLINE SKL__TARGET(SKL__AVX512)
 
@@ -2991,8 +3025,10 @@ typedef struct skl__x86_job {
     const skl__matrix *w;
     const skl__acts *x;
     size_t unit;               /* columns per unit */
+    size_t panel;              /* columns per panel: whole units, or a part of one */
     int32_t offset;            /* what the codes as the dot step sees them exceed the true ones by */
     unsigned char flip;        /* xor on 8-bit codes: 128 makes them unsigned */
+    unsigned char less;        /* taken off codes of 4 bits when they are unpacked */
 } skl__x86_job;
 
 /* A block of tokens against an unpacked panel. */
@@ -3001,17 +3037,25 @@ typedef struct skl__x86_block {
     size_t far;                                /* bytes from there to the codes of the second tile */
     unsigned char flip;                        /* of the job */
     const float *scales, *minima;              /* [units][tiles][16] */
-    const int8_t *x[SKL__BLOCK_TOKENS];        /* [columns of the panel]; beyond the last token, that one again */
+    const int8_t *x;                           /* [tokens][x_stride]: from the first column of the panel on */
+    size_t x_stride, tokens;
     const int32_t *starts;                     /* [BLOCK_TOKENS][PANEL_UNITS]: -offset * sum of a unit's activations */
     const float *x_scales, *x_sums;            /* [BLOCK_TOKENS][PANEL_UNITS] */
     float *acc;                                /* [BLOCK_TOKENS][tiles][16]: what earlier panels made, and this one */
     size_t units, quads;                       /* quads per unit */
+    size_t unit;                               /* columns per unit */
     int row, minimum;
     int first, last;                           /* first, last panel of the tiles */
     int split;                                 /* the only unit is longer than a panel: acc carries integers meanwhile */
 } skl__x86_block;
 
 typedef void skl__block_kernel(const skl__x86_block *block);
+
+/* Activations of a token of a block; beyond the last one, those of that one again. */
+SKL__INLINE const int8_t *skl__block_token(const skl__x86_block *b, size_t t)
+{
+    return b->x + (t < b->tokens ? t : b->tokens - 1) * b->x_stride;
+}
 
 #define SKL__STREAM_TILES 4                    /* tiles that are read at once, at most */
 #define SKL__STREAM_TOKENS 4
@@ -3041,6 +3085,7 @@ typedef struct skl__x86_way {
     skl__stream_kernel *stream;
     size_t cells;                              /* of a stream: tiles times tokens */
     int32_t offset_8;                          /* added to codes of 8 bits for vpdpbusd, or 0: the kernel takes signs apart */
+    int plain;                                 /* multiplies signed codes: there are no offsets, and nothing for sums to start at */
 } skl__x86_way;
 
 SKL__INLINE int skl__load_quad(const int8_t *x)
@@ -3088,7 +3133,7 @@ SKL__INLINE size_t skl__column_bytes(const skl__matrix *w)
 static SKL__TARGET(SKL__AVX2) void skl__unpack_codes(unsigned char *to, const skl__x86_job *job, const unsigned char *codes,
                                                      size_t column, size_t quads)
 {
-    const __m256i low = _mm256_set1_epi8(15), flip = _mm256_set1_epi8((char)job->flip);
+    const __m256i low = _mm256_set1_epi8(15), flip = _mm256_set1_epi8((char)job->flip), less = _mm256_set1_epi8((char)job->less);
     const unsigned char *from = codes + column * skl__column_bytes(job->w);
     size_t q, c, half;
 
@@ -3107,8 +3152,8 @@ static SKL__TARGET(SKL__AVX2) void skl__unpack_codes(unsigned char *to, const sk
                 const __m256i line = _mm256_loadu_si256((const __m256i *)(const void *)(from + c * 64 + half));
                 unsigned char *at = to + c * 64 + half;
                 const __m256i high = _mm256_srli_epi16(line, 4);
-                _mm256_store_si256((__m256i *)(void *)at, _mm256_and_si256(line, low));
-                _mm256_store_si256((__m256i *)(void *)(at + 4 * 64), _mm256_and_si256(high, low));
+                _mm256_store_si256((__m256i *)(void *)at, _mm256_sub_epi8(_mm256_and_si256(line, low), less));
+                _mm256_store_si256((__m256i *)(void *)(at + 4 * 64), _mm256_sub_epi8(_mm256_and_si256(high, low), less));
             }
         }
     }
@@ -3241,19 +3286,16 @@ static const unsigned char *skl__fetch_scales(const skl__x86_job *job, size_t ti
     return next.codes + column * skl__column_bytes(w);
 }
 
-/* A few tiles against one strip of tokens, panel by panel. */
+/* Tiles against one strip of tokens, panel by panel; if that is more than one, no more than STRIP_TILES. */
 static void skl__matmul_strip(const skl__x86_job *job, size_t tile_begin, size_t tile_end, size_t token, size_t tokens,
                               const skl__x86_way *way)
 {
     __attribute__((aligned(64))) skl__x86_panel panel;
     __attribute__((aligned(64))) skl__x86_strip strip;
     const skl__matrix *w = job->w;
-    const size_t quads_max = job->unit == 16 ? SKL__PANEL_UNITS * 4 : SKL__PANEL_QUADS;
-    const size_t units_max = quads_max * 4 / job->unit;    /* 0: a unit is longer than a panel */
-    const size_t step = units_max ? units_max * job->unit : quads_max * 4;
     const size_t tiles_max = way->tiles, width = way->width;
     const size_t code_bytes = skl__column_bytes(w), blocks = (tokens + width - 1) / width;
-    size_t column, columns, tile, tiles, t, i, burst;
+    size_t column, columns, tile, tiles, t, burst;
     const unsigned char *ahead;
     skl__x86_block block;
 
@@ -3261,34 +3303,34 @@ static void skl__matmul_strip(const skl__x86_job *job, size_t tile_begin, size_t
     block.scales = panel.scales;
     block.minima = panel.minima;
     block.row = job->x->row;
+    block.unit = job->unit;
+    block.x_stride = job->x->stride;
     block.minimum = w->minimum;
-    block.split = units_max == 0;
-    for (column = 0; column < w->columns; column += step) {
-        columns = w->columns - column < step ? w->columns - column : step;
+    block.split = job->unit > job->panel;
+    for (column = 0; column < w->columns; column += columns) {
+        columns = w->columns - column < job->panel ? w->columns - column : job->panel;
         block.first = column == 0;
         block.last = column + columns == w->columns;
         block.units = block.split ? 1 : columns / job->unit;
         block.quads = columns / 4 / block.units;
         burst = (columns * code_bytes / blocks + 63) / 64 * 64;
-        if (!block.split || block.first || block.last) {
+        if ((!way->plain || !block.row || block.minimum) && (!block.split || block.first || block.last)) {
             skl__fill_strip(&strip, job, token, tokens, block.split ? 0 : column, block.units);
         }
         for (tile = tile_begin; tile < tile_end; tile += tiles) {
             tiles = tile_end - tile < tiles_max ? tile_end - tile : tiles_max;
-            block.acc = strip.acc + (tile - tile_begin) * SKL__STRIP_TOKENS * 16;
+            block.acc = strip.acc + (block.first && block.last ? 0 : tile - tile_begin) * SKL__STRIP_TOKENS * 16;
             skl__fill_panel(&panel, &block, job, tile, tiles, tiles_max, column, columns / 4);
             ahead = skl__fetch_scales(job, tile + tiles < tile_end ? tile + tiles : block.last ? tile_end : tile_begin,
                                       tile + tiles < tile_end ? column : block.last ? 0 : column + columns, columns, tiles);
             for (t = 0; t < tokens; t += width, block.acc += width * tiles_max * 16, ahead += burst) {
                 const size_t n = tokens - t < width ? tokens - t : width;
-                const int8_t *x = job->x->codes + (token + t) * job->x->stride + column;
-                const float *y = job->y + (token + t) * job->y_stride + tile * 16;
-                for (i = 0; i < width; i++) block.x[i] = x + (i < n ? i : n - 1) * job->x->stride;
+                block.x = job->x->codes + (token + t) * job->x->stride + column;
+                block.tokens = n;
                 block.starts = strip.starts[t];
                 block.x_scales = strip.scales[t];
                 block.x_sums = strip.sums[t];
                 skl__fetch(ahead, burst, tiles, w->stride);
-                if (block.last) skl__fetch(y, tiles * 64, n, job->y_stride * sizeof *y);
                 way->block(&block);
                 if (block.last) skl__store_block(job, block.acc, tiles_max * 16, token + t, n, tile, tiles);
             }
@@ -3346,7 +3388,7 @@ static void skl__matmul_x86(float *y, size_t y_stride, const skl__matrix *w, siz
                             const skl__acts *x, size_t tokens, const skl__x86_way *way)
 {
     const size_t last = (w->rows + 15) / 16, most = SKL__STRIP_TOKENS / way->width * way->width;
-    size_t token = 0, tile, end, n;
+    size_t token = 0, tile, tiles, n;
     skl__x86_job job;
 
     job.y = y;
@@ -3354,16 +3396,24 @@ static void skl__matmul_x86(float *y, size_t y_stride, const skl__matrix *w, siz
     job.w = w;
     job.x = x;
     job.unit = skl__matmul_unit(w, x);
+    job.panel = job.unit == 16 ? SKL__PANEL_UNITS * 16 : SKL__PANEL_QUADS * 4;
+    if (job.unit < job.panel) job.panel -= job.panel % job.unit;
     job.flip = (unsigned char)way->offset_8;
     job.offset = w->storage == SKL__TILES_8 ? way->offset_8 : w->minimum ? 0 : 8;
+    job.less = 0;
+    if (way->plain) {
+        job.less = (unsigned char)job.offset;
+        job.offset = 0;
+    }
     if (tile_end > last) tile_end = last;
     while (token < tokens) {
         n = tokens - token;
         if (n > 4) {
             n = n < most ? n : most;
-            for (tile = tile_begin; tile < tile_end; tile = end) {
-                end = tile_end - tile < SKL__STRIP_TILES ? tile_end : tile + SKL__STRIP_TILES;
-                skl__matmul_strip(&job, tile, end, token, n, way);
+            for (tile = tile_begin; tile < tile_end; tile += tiles) {
+                tiles = tile_end - tile;
+                if (w->columns > job.panel && tiles > SKL__STRIP_TILES) tiles = SKL__STRIP_TILES;
+                skl__matmul_strip(&job, tile, tile + tiles, token, n, way);
             }
         } else {
             skl__matmul_stream(&job, tile_begin, tile_end, token, n, way);
@@ -3512,7 +3562,7 @@ SKL__BODY_256 void skl__block_256(const skl__x86_block *b, const int bits, const
     __m256 scale[2];
     size_t u, k = 0;
 
-    SKL__EACH_TOKEN(width, x[t] = b->x[t])
+    SKL__EACH_TOKEN(width, x[t] = skl__block_token(b, t))
     if (b->first) {
         SKL__EACH_CELL(width, vectors, _mm256_store_ps(acc + (t * vectors + j) * 8, _mm256_setzero_ps()))
     }
@@ -3716,21 +3766,21 @@ static SKL__TARGET(SKL__AVX2) void skl__stream_q8_a8_avx2(const skl__x86_stream 
 static void skl__matmul_q4_a8_avx2(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
                                    const skl__acts *x, size_t tokens)
 {
-    static const skl__x86_way way = {skl__block_q4_a8_avx2, 1, 4, skl__stream_q4_a8_avx2, SKL__STREAM_CELLS_256, 0};
+    static const skl__x86_way way = {skl__block_q4_a8_avx2, 1, 4, skl__stream_q4_a8_avx2, SKL__STREAM_CELLS_256, 0, 0};
     skl__matmul_x86(y, y_stride, w, tile_begin, tile_end, x, tokens, &way);
 }
 
 static void skl__matmul_q4_a4_avx2(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
                                    const skl__acts *x, size_t tokens)
 {
-    static const skl__x86_way way = {skl__block_q4_a4_avx2, 1, 4, skl__stream_q4_a8_avx2, SKL__STREAM_CELLS_256, 0};
+    static const skl__x86_way way = {skl__block_q4_a4_avx2, 1, 4, skl__stream_q4_a8_avx2, SKL__STREAM_CELLS_256, 0, 0};
     skl__matmul_x86(y, y_stride, w, tile_begin, tile_end, x, tokens, &way);
 }
 
 static void skl__matmul_q8_a8_avx2(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
                                    const skl__acts *x, size_t tokens)
 {
-    static const skl__x86_way way = {skl__block_q8_a8_avx2, 1, 4, skl__stream_q8_a8_avx2, SKL__STREAM_CELLS_256, 0};
+    static const skl__x86_way way = {skl__block_q8_a8_avx2, 1, 4, skl__stream_q8_a8_avx2, SKL__STREAM_CELLS_256, 0, 0};
     skl__matmul_x86(y, y_stride, w, tile_begin, tile_end, x, tokens, &way);
 }
 
@@ -3754,7 +3804,7 @@ static SKL__TARGET(SKL__AVXVNNI) void skl__stream_avxvnni(const skl__x86_stream 
 static void skl__matmul_avxvnni(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
                                 const skl__acts *x, size_t tokens)
 {
-    skl__x86_way way = {skl__block_q4_avxvnni, 1, 6, skl__stream_avxvnni, SKL__STREAM_CELLS_256, 128};
+    skl__x86_way way = {skl__block_q4_avxvnni, 1, 6, skl__stream_avxvnni, SKL__STREAM_CELLS_256, 128, 0};
     if (w->storage == SKL__TILES_8) way.block = skl__block_q8_avxvnni;
     skl__matmul_x86(y, y_stride, w, tile_begin, tile_end, x, tokens, &way);
 }
@@ -3914,7 +3964,7 @@ SKL__BODY_512 void skl__block_512(const skl__x86_block *b, const int bits, const
     __m512 acc[SKL__BLOCK_TOKENS][2], scale[2];
     size_t u, k = 0;
 
-    SKL__EACH_TOKEN(width, x[t] = b->x[t])
+    SKL__EACH_TOKEN(width, x[t] = skl__block_token(b, t))
     SKL__EACH_CELL(width, 2, acc[t][j] = b->first ? _mm512_setzero_ps() : _mm512_load_ps(b->acc + (t * 2 + j) * 16))
     for (u = 0; u < b->units; u++) {
         SKL__EACH_CELL(width, 2, isum[t][j] = _mm512_set1_epi32(starts[t * SKL__PANEL_UNITS + u]))
@@ -4130,21 +4180,21 @@ static SKL__TARGET(SKL__AVX512) void skl__stream_q8_a8_avx512(const skl__x86_str
 static void skl__matmul_q4_a8_avx512(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin,
                                      size_t tile_end, const skl__acts *x, size_t tokens)
 {
-    static const skl__x86_way way = {skl__block_q4_a8_avx512, 2, 4, skl__stream_q4_a8_avx512, SKL__STREAM_CELLS_512, 0};
+    static const skl__x86_way way = {skl__block_q4_a8_avx512, 2, 4, skl__stream_q4_a8_avx512, SKL__STREAM_CELLS_512, 0, 0};
     skl__matmul_x86(y, y_stride, w, tile_begin, tile_end, x, tokens, &way);
 }
 
 static void skl__matmul_q4_a4_avx512(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin,
                                      size_t tile_end, const skl__acts *x, size_t tokens)
 {
-    static const skl__x86_way way = {skl__block_q4_a4_avx512, 2, 4, skl__stream_q4_a8_avx512, SKL__STREAM_CELLS_512, 0};
+    static const skl__x86_way way = {skl__block_q4_a4_avx512, 2, 4, skl__stream_q4_a8_avx512, SKL__STREAM_CELLS_512, 0, 0};
     skl__matmul_x86(y, y_stride, w, tile_begin, tile_end, x, tokens, &way);
 }
 
 static void skl__matmul_q8_a8_avx512(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin,
                                      size_t tile_end, const skl__acts *x, size_t tokens)
 {
-    static const skl__x86_way way = {skl__block_q8_a8_avx512, 2, 4, skl__stream_q8_a8_avx512, SKL__STREAM_CELLS_512, 0};
+    static const skl__x86_way way = {skl__block_q8_a8_avx512, 2, 4, skl__stream_q8_a8_avx512, SKL__STREAM_CELLS_512, 0, 0};
     skl__matmul_x86(y, y_stride, w, tile_begin, tile_end, x, tokens, &way);
 }
 
@@ -4168,10 +4218,140 @@ static SKL__TARGET(SKL__AVX512VNNI) void skl__stream_avx512vnni(const skl__x86_s
 static void skl__matmul_avx512vnni(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin, size_t tile_end,
                                    const skl__acts *x, size_t tokens)
 {
-    skl__x86_way way = {skl__block_q4_avx512vnni, 2, 4, skl__stream_avx512vnni, SKL__STREAM_CELLS_512, 128};
+    skl__x86_way way = {skl__block_q4_avx512vnni, 2, 4, skl__stream_avx512vnni, SKL__STREAM_CELLS_512, 128, 0};
     if (w->storage == SKL__TILES_8) way.block = skl__block_q8_avx512vnni;
     if (x->row) way.width = 6;
     skl__matmul_x86(y, y_stride, w, tile_begin, tile_end, x, tokens, &way);
+}
+#endif
+
+/* --- AMX ---
+ * A tile register holds 16 rows of 64 bytes, and a product of two adds 16 x 16 sums of up to 64 terms: for 16 tokens, and the 16
+ * rows of a panel's tile, whose lines are what the instruction wants. Sums leave by way of memory only, 1 KB a unit, where they
+ * meet their scales; meanwhile the registers make those of the next unit. With a scale per 32 columns a product is half empty.
+ * Fewer than 16 tokens are left to VNNI. Registers and their shapes are the caller's to lose, as others are in a call. */
+
+#if SKL__HAS_AMX
+#define SKL__AMX_TOKENS 16
+
+/* Shapes of the tile registers: 0 and 3 are sums, 1 and 4 activations of `step` columns, 2 and 5 weights. */
+static SKL__TARGET(SKL__AMX) void skl__amx_configure(size_t step)
+{
+    struct {
+        uint8_t palette, start, unused[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    } shapes;
+    int i;
+
+    memset(&shapes, 0, sizeof shapes);
+    shapes.palette = 1;
+    for (i = 0; i < 6; i++) {
+        shapes.row_bytes[i] = (uint16_t)(i % 3 == 1 ? step : 64);
+        shapes.rows[i] = (uint8_t)(i % 3 == 2 ? step / 4 : SKL__AMX_TOKENS);
+    }
+    __asm__ volatile("" : : "r"(&shapes) : "memory"); /* GCC takes the instruction to read eight bytes of them */
+    _tile_loadconfig(&shapes);
+}
+
+/* Columns of a product, as many as fit and divide a unit. */
+static size_t skl__amx_step(size_t unit)
+{
+    return unit % 64 == 0 ? 64 : unit % 32 == 0 ? 32 : 16;
+}
+
+/* Integer sums of a unit by way of the tile registers c, a, w, from `start` on, if any:        sums, start  [tokens][16] */
+#define SKL__AMX_UNIT(c, a, w, sums, start) \
+    do { \
+        if (start) _tile_loadd(c, start, 64); \
+        else _tile_zero(c); \
+        for (end = k + unit; k < end; k += step) { \
+            _tile_loadd(a, x + k, x_stride); \
+            _tile_loadd(w, codes + k * 16, 64); \
+            _tile_dpbssd(c, a, w); \
+        } \
+        _tile_stored(c, sums, 64); \
+    } while (0)
+
+/* The sums of a unit meet a scale of each row and of each token:        acc  [tokens]    sums  [tokens][16]    scales  [16] */
+SKL__INLINE SKL__TARGET(SKL__AMX) void skl__amx_scale(__m512 *acc, const int32_t *sums, const float *scales, const float *x_scales,
+                                                      const int row)
+{
+    const __m512 scale = _mm512_load_ps(scales);
+    int t;
+
+    SKL__UNROLL for (t = 0; t < SKL__AMX_TOKENS; t++) {
+        const __m512 sum = skl__to_float_512(_mm512_load_si512((const void *)(sums + t * 16)));
+        acc[t] = skl__scale_add_512(acc[t], scale, x_scales + t * SKL__PANEL_UNITS, sum, row);
+    }
+}
+
+/* The minima of a unit:        acc  [tokens]    minima  [16] */
+SKL__INLINE SKL__TARGET(SKL__AMX) void skl__amx_minima(__m512 *acc, const float *minima, const float *x_scales,
+                                                       const float *x_sums, const int row)
+{
+    const __m512 least = _mm512_load_ps(minima);
+    int t;
+
+    SKL__UNROLL for (t = 0; t < SKL__AMX_TOKENS; t++) {
+        const int at = t * SKL__PANEL_UNITS;
+        acc[t] = skl__scale_add_512(acc[t], least, x_scales + at, _mm512_set1_ps(x_sums[at]), row);
+    }
+}
+
+/* Body of the block kernel.        unit, step  columns of a unit, and of a product    row  one activation scale per token */
+SKL__INLINE SKL__TARGET(SKL__AMX) void skl__block_units_amx(const skl__x86_block *b, const size_t unit, const size_t step,
+                                                            const int row, const int minimum)
+{
+    __attribute__((aligned(64))) int32_t sums[2][SKL__AMX_TOKENS * 16];
+    const int8_t *x = b->x;
+    const unsigned char *codes = b->codes;
+    const size_t x_stride = b->x_stride, units = b->units;
+    const float *scales = b->scales, *x_scales = b->x_scales;
+    __m512 acc[SKL__AMX_TOKENS];
+    size_t u, k = 0, end;
+    int t;
+
+    if (b->split && !b->last) {
+        SKL__AMX_UNIT(0, 1, 2, b->acc, b->first ? NULL : b->acc);
+        return;
+    }
+    SKL__UNROLL for (t = 0; t < SKL__AMX_TOKENS; t++) {
+        acc[t] = b->first || b->split ? _mm512_setzero_ps() : _mm512_load_ps(b->acc + t * 16);
+    }
+    SKL__AMX_UNIT(0, 1, 2, sums[0], b->split ? b->acc : NULL);
+    for (u = 0; u < units; u++) {
+        if (u + 1 < units) {
+            if (u % 2) SKL__AMX_UNIT(0, 1, 2, sums[0], NULL);
+            else SKL__AMX_UNIT(3, 4, 5, sums[1], NULL);
+        }
+        skl__amx_scale(acc, sums[u % 2], scales + 16 * u, x_scales + u, row);
+        if (minimum) skl__amx_minima(acc, b->minima + 16 * u, x_scales + u, b->x_sums + u, row);
+    }
+    SKL__UNROLL for (t = 0; t < SKL__AMX_TOKENS; t++) _mm512_store_ps(b->acc + t * 16, acc[t]);
+}
+
+/* What inner loops must not ask for becomes a constant here. */
+static SKL__TARGET(SKL__AMX) void skl__block_amx(const skl__x86_block *b)
+{
+    if (b->row) skl__block_units_amx(b, b->quads * 4, skl__amx_step(b->unit), 1, b->minimum);
+    else if (b->unit == 32 && !b->minimum) skl__block_units_amx(b, 32, 32, 0, 0);
+    else skl__block_units_amx(b, b->unit, b->unit, 0, b->minimum);
+}
+
+static SKL__TARGET(SKL__AMX) void skl__matmul_amx(float *y, size_t y_stride, const skl__matrix *w, size_t tile_begin,
+                                                  size_t tile_end, const skl__acts *x, size_t tokens)
+{
+    static const skl__x86_way way = {skl__block_amx, 1, SKL__AMX_TOKENS, skl__stream_avx512vnni, SKL__STREAM_CELLS_512, 0, 1};
+    const size_t whole = tokens / SKL__AMX_TOKENS * SKL__AMX_TOKENS;
+    const skl__acts rest = skl__acts_from(x, whole);
+
+    if (whole) {
+        skl__amx_configure(skl__amx_step(skl__matmul_unit(w, x)));
+        skl__matmul_x86(y, y_stride, w, tile_begin, tile_end, x, whole, &way);
+        _tile_release();
+    }
+    if (tokens > whole) skl__matmul_avx512vnni(y + whole * y_stride, y_stride, w, tile_begin, tile_end, &rest, tokens - whole);
 }
 #endif
 
@@ -6117,7 +6297,7 @@ typedef enum skl__unit { SKL__UNIT_SILU, SKL__UNIT_SIGMOID, SKL__UNIT_GELU } skl
 
 #define SKL__BLOCK ((size_t)64)        /* keys per block of attention; blocks start at multiples of it                  */
 #define SKL__QUERIES 16                /* queries that one call attends with at most: they share a block in L1          */
-#define SKL__TOGETHER 4                /* of them, those that share its loads                                           */
+#define SKL__TOGETHER (SKL__LANES_CHAINS >= 16 ? 8 : 4) /* of them, those that share its loads                         */
 #define SKL__AHEAD ((size_t)8192)      /* bytes by which a walk over keys and values asks memory for them in advance      */
 #define SKL__STRIP ((size_t)256)       /* bytes that it asks for at once                                                */
 #define SKL__NO_NULL (-FLT_MAX)        /* null logit of plain softmax; finite, so that no option can fold tests on it   */
@@ -7209,20 +7389,29 @@ SKL__INLINE void SKL__LANE(skl__visible)(const skl__attend_job *job, size_t quer
 }
 
 /* One body for each format and number of queries, so that accumulators are registers. */
-#define SKL__SPECIALISE(call, kv, count)                                              \
-    switch ((int)(kv) * 8 + (count)) {                                                \
-    case SKL_KV_F32 * 8 + 1: call(1, SKL_KV_F32); break;                              \
-    case SKL_KV_F32 * 8 + 2: call(2, SKL_KV_F32); break;                              \
-    case SKL_KV_F32 * 8 + 4: call(4, SKL_KV_F32); break;                              \
-    case SKL_KV_F16 * 8 + 1: call(1, SKL_KV_F16); break;                              \
-    case SKL_KV_F16 * 8 + 2: call(2, SKL_KV_F16); break;                              \
-    case SKL_KV_F16 * 8 + 4: call(4, SKL_KV_F16); break;                              \
-    case SKL_KV_I8 * 8 + 1: call(1, SKL_KV_I8); break;                                \
-    case SKL_KV_I8 * 8 + 2: call(2, SKL_KV_I8); break;                                \
-    case SKL_KV_I8 * 8 + 4: call(4, SKL_KV_I8); break;                                \
-    case SKL_KV_I4 * 8 + 1: call(1, SKL_KV_I4); break;                                \
-    case SKL_KV_I4 * 8 + 2: call(2, SKL_KV_I4); break;                                \
-    default: call(4, SKL_KV_I4); break;                                               \
+#if SKL__LANES_CHAINS >= 16
+#define SKL__SPECIALISE_8(call)                                           \
+    case SKL_KV_F16 * 16 + 8: call(8, SKL_KV_F16); break;                 \
+    case SKL_KV_I8 * 16 + 8: call(8, SKL_KV_I8); break;                   \
+    case SKL_KV_I4 * 16 + 8: call(8, SKL_KV_I4); break;
+#else
+#define SKL__SPECIALISE_8(call)
+#endif
+#define SKL__SPECIALISE(call, kv, count)                                  \
+    switch ((int)(kv) * 16 + (count)) {                                   \
+    SKL__SPECIALISE_8(call)                                               \
+    case SKL_KV_F32 * 16 + 1: call(1, SKL_KV_F32); break;                 \
+    case SKL_KV_F32 * 16 + 2: call(2, SKL_KV_F32); break;                 \
+    case SKL_KV_F32 * 16 + 4: call(4, SKL_KV_F32); break;                 \
+    case SKL_KV_F16 * 16 + 1: call(1, SKL_KV_F16); break;                 \
+    case SKL_KV_F16 * 16 + 2: call(2, SKL_KV_F16); break;                 \
+    case SKL_KV_F16 * 16 + 4: call(4, SKL_KV_F16); break;                 \
+    case SKL_KV_I8 * 16 + 1: call(1, SKL_KV_I8); break;                   \
+    case SKL_KV_I8 * 16 + 2: call(2, SKL_KV_I8); break;                   \
+    case SKL_KV_I8 * 16 + 4: call(4, SKL_KV_I8); break;                   \
+    case SKL_KV_I4 * 16 + 1: call(1, SKL_KV_I4); break;                   \
+    case SKL_KV_I4 * 16 + 2: call(2, SKL_KV_I4); break;                   \
+    default: call(4, SKL_KV_I4); break;                                   \
     }
 
 SKL__FUNCTION void SKL__LANE(skl__score)(float (*scores)[SKL__BLOCK], const skl__kv_walk *walk, const float *const *q,
@@ -7274,8 +7463,12 @@ SKL__FUNCTION skl__kv_walk SKL__LANE(skl__walk_begin)(const skl__attend_job *job
     return walk;
 }
 
-/* How many of the queries that are left go together. */
-SKL__HELPER int SKL__LANE(skl__together)(size_t left) { return left >= 4 ? 4 : left >= 2 ? 2 : 1; }
+/* How many of the queries that are left go together: eight where sums find room and widening takes the ports that multiply. */
+SKL__HELPER int SKL__LANE(skl__together)(size_t left, skl_kv kv)
+{
+    if (left >= 8 && SKL__TOGETHER == 8 && kv != SKL_KV_F32) return 8;
+    return left >= 4 ? 4 : left >= 2 ? 2 : 1;
+}
 
 /* Values that are codes: their scales go to the weights. Beyond what a query sees there may be anything; nobody reads it.
  *   weights  [queries][64] */
@@ -7296,7 +7489,7 @@ SKL__FUNCTION void SKL__LANE(skl__attend_block)(const skl__attend_job *job, SKL_
     size_t begin[SKL__QUERIES], end[SKL__QUERIES], i;
     int count;
     for (i = 0; i < job->queries; i += (size_t)count) {
-        count = SKL__LANE(skl__together)(job->queries - i);
+        count = SKL__LANE(skl__together)(job->queries - i, walk->kv);
         walk->asks = job->cold && i == 0;
         SKL__LANE(skl__score)(weights + i, walk, job->q + i, count);
     }
@@ -7309,7 +7502,7 @@ SKL__FUNCTION void SKL__LANE(skl__attend_block)(const skl__attend_job *job, SKL_
     if (job->clipped && !inverse) return;
     if (walk->kv == SKL_KV_I8 || walk->kv == SKL_KV_I4) SKL__LANE(skl__scale_weights)(weights, walk, job->queries);
     for (i = 0; i < job->queries; i += (size_t)count) {
-        count = SKL__LANE(skl__together)(job->queries - i);
+        count = SKL__LANE(skl__together)(job->queries - i, walk->kv);
         walk->asks = job->cold && i == 0;
         SKL__LANE(skl__mix_ranges)(mixes + i, weights + i, walk, count, begin + i, end + i);
     }
@@ -7355,6 +7548,7 @@ static const skl__lane_kernels SKL__LANE(skl__lane_kernels) = {
 #undef SKL__KERNEL
 #undef SKL__FUNCTION
 #undef SKL__SPECIALISE
+#undef SKL__SPECIALISE_8
 #undef SKL__LANES_FOR
 #undef SKL__HELPER
 #undef SKL__LANES_ROWS
@@ -7432,7 +7626,7 @@ static const skl__lane_kernels SKL__LANE(skl__lane_kernels) = {
 SKL_API const char *skl_isa_name(skl_isa isa)
 {
     static const char *const names[SKL_ISA_COUNT] = {
-        "default", "scalar", "avx2", "avxvnni", "avx512", "avx512vnni", "neon", "neon-dotprod", "neon-i8mm"
+        "default", "scalar", "avx2", "avxvnni", "avx512", "avx512vnni", "amx", "neon", "neon-dotprod", "neon-i8mm"
     };
 
     return (int)isa > SKL_ISA_DEFAULT && (int)isa < SKL_ISA_COUNT ? names[isa] : "?";
@@ -7441,7 +7635,7 @@ SKL_API const char *skl_isa_name(skl_isa isa)
 /* What CPUID and XGETBV say; all zero where a leaf does not exist. */
 typedef struct skl__x86_registers {
     uint32_t leaf1_ecx;
-    uint32_t leaf7_ebx, leaf7_ecx;
+    uint32_t leaf7_ebx, leaf7_ecx, leaf7_edx;
     uint32_t leaf7_1_eax; /* leaf 7, subleaf 1 */
     uint64_t xcr0;        /* register files that the system saves; only valid with OSXSAVE, so 0 without */
 } skl__x86_registers;
@@ -7453,7 +7647,8 @@ static SKL__UNUSED uint32_t skl__x86_levels(const skl__x86_registers *r)
     const uint32_t avx512vnni = 1u << 11;                                                  /* leaf 7 ecx */
     const uint32_t avxvnni = 1u << 4;                                                      /* leaf 7.1 eax */
     const uint32_t base = fma | osxsave | avx | f16c, wide = avx512f | avx512bw | avx512vl;
-    const uint64_t ymm_state = 0x06, zmm_state = 0xe6;
+    const uint32_t amx = 1u << 24 | 1u << 25;                                              /* leaf 7 edx: tile, int8 */
+    const uint64_t ymm_state = 0x06, zmm_state = 0xe6, tile_state = 0x60000;
     uint32_t levels = 1u << SKL_ISA_SCALAR;
 
     if ((r->leaf1_ecx & base) != base || (r->xcr0 & ymm_state) != ymm_state) return levels;
@@ -7462,7 +7657,9 @@ static SKL__UNUSED uint32_t skl__x86_levels(const skl__x86_registers *r)
     if ((r->leaf7_1_eax & avxvnni) != 0) levels |= 1u << SKL_ISA_AVXVNNI;
     if ((r->leaf7_ebx & wide) != wide || (r->xcr0 & zmm_state) != zmm_state) return levels;
     levels |= 1u << SKL_ISA_AVX512;
-    if ((r->leaf7_ecx & avx512vnni) != 0) levels |= 1u << SKL_ISA_AVX512VNNI;
+    if ((r->leaf7_ecx & avx512vnni) == 0) return levels;
+    levels |= 1u << SKL_ISA_AVX512VNNI;
+    if ((r->leaf7_edx & amx) == amx && (r->xcr0 & tile_state) == tile_state) levels |= 1u << SKL_ISA_AMX;
     return levels;
 }
 
@@ -7494,6 +7691,7 @@ static void skl__x86_read(skl__x86_registers *r)
     if (!__get_cpuid_count(7, 0, &subleaves, &ebx, &ecx, &edx)) return;
     r->leaf7_ebx = ebx;
     r->leaf7_ecx = ecx;
+    r->leaf7_edx = edx;
     if (subleaves >= 1 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx)) r->leaf7_1_eax = eax;
 }
 #endif
@@ -7508,14 +7706,30 @@ static int skl__apple_has(const char *name)
 }
 #endif
 
+#if SKL__X86_KERNELS && SKL__HAS_AMX
+/* Linux saves tile registers for processes that ask for it, which this does (ARCH_REQ_XCOMP_PERM); asking again is allowed. */
+static int skl__amx_permitted(void)
+{
+    long result;
+
+    __asm__ volatile("syscall" : "=a"(result) : "a"(158L), "D"(0x1023L), "S"(18L) : "rcx", "r11", "memory");
+    return result == 0;
+}
+#endif
+
 /* Levels this CPU and system can run. */
 static uint32_t skl__cpu_levels(void)
 {
 #if SKL__X86
     skl__x86_registers registers;
+    uint32_t levels;
 
     skl__x86_read(&registers);
-    return skl__x86_levels(&registers);
+    levels = skl__x86_levels(&registers);
+#if SKL__X86_KERNELS && SKL__HAS_AMX
+    if ((levels >> SKL_ISA_AMX & 1) && !skl__amx_permitted()) levels &= ~(1u << SKL_ISA_AMX);
+#endif
+    return levels;
 #elif SKL__ARM && defined(__linux__)
     return skl__arm_levels(getauxval(16), getauxval(26)); /* AT_HWCAP, AT_HWCAP2 */
 #elif SKL__ARM && defined(__APPLE__)
@@ -7809,6 +8023,9 @@ static const skl__kernels skl__kernel_table[] = {
 #if SKL__HAS_AVX512VNNI
     {SKL_ISA_AVX512VNNI, skl__matmul_avx512vnni, skl__matmul_avx512vnni, skl__matmul_avx512vnni,
      &skl__lane_kernels_avx512},
+#endif
+#if SKL__HAS_AMX
+    {SKL_ISA_AMX, skl__matmul_amx, skl__matmul_amx, skl__matmul_amx, &skl__lane_kernels_avx512},
 #endif
 #endif
 #if SKL__ARM_KERNELS
@@ -9844,19 +10061,6 @@ static skl__range skl__cut_tiles(const skl__cut *cut, size_t item)
     return range;
 }
 
-/* Activations from token t on. */
-static skl__acts skl__acts_from(const skl__acts *acts, size_t t)
-{
-    const size_t runs = (acts->columns + 31) / 32;
-    skl__acts from = *acts;
-
-    from.codes += t * acts->stride;
-    from.scales += t * (acts->row ? 1 : runs);
-    from.sums += t * runs;
-    from.values += t * acts->columns;
-    return from;
-}
-
 /* Up to four matrices that read the same activations, as one step. */
 #define SKL__PRODUCTS 4
 
@@ -10993,11 +11197,13 @@ SKL_API skl_status skl_sample(skl_sampler *sampler, const float *logits, const i
 #undef SKL__SINCE
 #undef SKL__HAS_AVXVNNI
 #undef SKL__HAS_AVX512VNNI
+#undef SKL__HAS_AMX
 #undef SKL__IN_ORDER
 #undef SKL__AVX2
 #undef SKL__AVXVNNI
 #undef SKL__AVX512
 #undef SKL__AVX512VNNI
+#undef SKL__AMX
 #undef SKL__BODY_256
 #undef SKL__BODY_512
 #undef SKL__PANEL_QUADS
@@ -11014,6 +11220,8 @@ SKL_API skl_status skl_sample(skl_sampler *sampler, const float *logits, const i
 #undef SKL__STREAM_CELLS_256
 #undef SKL__STREAM_SUMS
 #undef SKL__STREAM_AHEAD
+#undef SKL__AMX_TOKENS
+#undef SKL__AMX_UNIT
 #undef SKL__ARM_HIDES
 #undef SKL__ARM_82
 #undef SKL__HAS_NEON_DOTPROD

@@ -253,7 +253,7 @@ static int limits_of(size_t threads)
     for (isa = SKL_ISA_SCALAR; isa < SKL_ISA_COUNT; isa++)
         if (available >> isa & 1) limits_print_peak(&limit, "integer", (skl_isa)isa, integer_peak((skl_isa)isa));
     for (isa = SKL_ISA_SCALAR; isa < SKL_ISA_COUNT; isa++)
-        if ((available >> isa & 1) && isa != SKL_ISA_AVXVNNI && isa != SKL_ISA_AVX512VNNI && isa <= SKL_ISA_NEON)
+        if ((available >> isa & 1) && (isa == SKL_ISA_AVX2 || isa == SKL_ISA_AVX512 || isa == SKL_ISA_NEON))
             limits_print_peak(&limit, "float", (skl_isa)isa, float_peak((skl_isa)isa));
     limits_close(&limit);
     return CLI_GO_ON;

@@ -177,6 +177,25 @@ typedef struct peak {
 #if SKL__X86_KERNELS
 #define BENCH_REGISTER(x) "v"(x)
 
+#if SKL__HAS_AMX
+/* One chain step in 32, because each takes as long as 32 of other levels. */
+static SKL__TARGET(SKL__AMX) void peak_dpbssd_tiles(size_t rounds)
+{
+    skl__amx_configure(64);
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    _tile_zero(4);
+    _tile_zero(5);
+    for (rounds = rounds * BENCH_CHAINS / 64; rounds > 0; rounds--) {
+        _tile_dpbssd(0, 1, 2);
+        _tile_dpbssd(3, 4, 5);
+    }
+    _tile_release();
+}
+#endif
+
 #if SKL__HAS_AVX512VNNI
 static SKL__TARGET(SKL__AVX512VNNI) void peak_dpbusd_512(size_t rounds)
 {
@@ -373,6 +392,9 @@ static peak integer_peak(skl_isa isa)
 #if SKL__HAS_AVX512VNNI
     case SKL_ISA_AVX512VNNI: p.loop = peak_dpbusd_512; p.operations = 128; p.name = "vpdpbusd, 512 bits"; break;
 #endif
+#if SKL__HAS_AMX
+    case SKL_ISA_AMX: p.loop = peak_dpbssd_tiles; p.operations = 1024; p.name = "tdpbssd"; break;
+#endif
 #endif
 #if SKL__ARM_KERNELS
     case SKL_ISA_NEON: p.loop = peak_mull_neon; p.operations = 16; p.name = "smull + sadalp"; break;
@@ -395,7 +417,7 @@ static peak float_peak(skl_isa isa)
 
 #if SKL__X86_KERNELS
     if (isa == SKL_ISA_AVX2 || isa == SKL_ISA_AVXVNNI) p.loop = peak_fma_256;
-    if (isa == SKL_ISA_AVX512 || isa == SKL_ISA_AVX512VNNI) p.loop = peak_fma_512;
+    if (isa == SKL_ISA_AVX512 || isa == SKL_ISA_AVX512VNNI || isa == SKL_ISA_AMX) p.loop = peak_fma_512;
     p.operations = p.loop == peak_fma_256 ? 16 : 32;
     p.name = p.loop == peak_fma_256 ? "vfmadd, 256 bits" : "vfmadd, 512 bits";
 #endif

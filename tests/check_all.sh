@@ -156,7 +156,7 @@ step_warnings()
     for cc in gcc clang aarch64-linux-gnu-gcc "clang --target=aarch64-linux-gnu" "clang-16 --target=aarch64-linux-gnu"; do
         have ${cc%% *} || continue
         case $cc in *--target=aarch64-linux-gnu) [ -d /usr/aarch64-linux-gnu/include ] || continue ;; esac
-        case $cc in *aarch64*) family=NEON; lacks="DOTPROD I8MM" ;; *) family=; lacks="AVXVNNI AVX512VNNI" ;; esac
+        case $cc in *aarch64*) family=NEON; lacks="DOTPROD I8MM" ;; *) family=; lacks="AVXVNNI AVX512VNNI AMX" ;; esac
         for lack in none $lacks; do
             for program in examples/eval.c bench/bench.c; do
                 plan "$(echo "$cc" | tr -c 'a-z0-9\n' -)-without-$lack-$(basename "$program")" \

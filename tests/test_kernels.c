@@ -205,6 +205,14 @@ static kernel_case case_make(int decoding)
     group = decoding ? 32 : groups[random_below(5)];
     if (group == 16 && c.bits == 4) group = 32;
     columns = 32 * (1 + random_below(random_below(4) ? 9 : random_below(8) ? 48 : 320));
+    if (!decoding && random_below(8) == 0) {
+        c.tokens = 15 + random_below(19); /* tile registers take 16 */
+        if (random_below(4) == 0) {       /* and sums of one unit go through several panels */
+            c.x.row = 1;
+            group = 0;
+            columns = 32 * (65 + random_below(40));
+        }
+    }
     if (group > 32) columns = (columns + group - 1) / group * group;
 
     c.w.storage = c.bits == 4 ? SKL__TILES_4 : SKL__TILES_8;

@@ -179,7 +179,22 @@ static uint32_t x86_levels(uint32_t leaf1_ecx, uint32_t leaf7_ebx, uint32_t leaf
     r.leaf1_ecx = leaf1_ecx;
     r.leaf7_ebx = leaf7_ebx;
     r.leaf7_ecx = leaf7_ecx;
+    r.leaf7_edx = 0;
     r.leaf7_1_eax = leaf7_1_eax;
+    r.xcr0 = xcr0;
+    return skl__x86_levels(&r);
+}
+
+/* A Sapphire Rapids, as far as matters here. */
+static uint32_t x86_tile_levels(uint32_t leaf7_ecx, uint32_t leaf7_edx, uint64_t xcr0)
+{
+    skl__x86_registers r;
+
+    r.leaf1_ecx = 0x7ffafbffu;
+    r.leaf7_ebx = 0xf1bf07abu;
+    r.leaf7_ecx = leaf7_ecx;
+    r.leaf7_edx = leaf7_edx;
+    r.leaf7_1_eax = 1u << 4;
     r.xcr0 = xcr0;
     return skl__x86_levels(&r);
 }
@@ -188,6 +203,7 @@ static void test_levels(void)
 {
     const uint32_t scalar = 1u << SKL_ISA_SCALAR, avx2 = scalar | 1u << SKL_ISA_AVX2;
     const uint32_t vnni = avx2 | 1u << SKL_ISA_AVXVNNI, avx512 = avx2 | 1u << SKL_ISA_AVX512;
+    const uint32_t avx512vnni = 1u << SKL_ISA_AVX512VNNI;
     const uint32_t neon = scalar | 1u << SKL_ISA_NEON, dot = neon | 1u << SKL_ISA_NEON_DOTPROD;
     const uint32_t haswell = 0x7ffafbffu, nehalem = 0x0098e3fdu; /* leaf 1 ecx as these report it */
     const uint32_t skx = 0xd19ffffbu;                            /* leaf 7 ebx of a Skylake server */
@@ -210,6 +226,13 @@ static void test_levels(void)
     CHECK_EQ_INT(x86_levels(0xffffffffu, 0xffffffffu, 0xffffffffu, 0xffffffffu, ~(uint64_t)0),
                  avx512 | vnni | 1u << SKL_ISA_AVX512VNNI);
 
+    CHECK_EQ_INT(x86_tile_levels(1u << 11, 1u << 24 | 1u << 25, 0x602e7), avx512 | vnni | avx512vnni | 1u << SKL_ISA_AMX);
+    CHECK_EQ_INT(x86_tile_levels(1u << 11, 1u << 24 | 1u << 25, 0x202e7), avx512 | vnni | avx512vnni); /* tiles not saved */
+    CHECK_EQ_INT(x86_tile_levels(1u << 11, 1u << 24 | 1u << 25, 0x402e7), avx512 | vnni | avx512vnni);
+    CHECK_EQ_INT(x86_tile_levels(1u << 11, 1u << 24, 0x602e7), avx512 | vnni | avx512vnni);            /* no int8 */
+    CHECK_EQ_INT(x86_tile_levels(1u << 11, 1u << 25, 0x602e7), avx512 | vnni | avx512vnni);            /* no tiles */
+    CHECK_EQ_INT(x86_tile_levels(0, 1u << 24 | 1u << 25, 0x602e7), avx512 | vnni);                     /* its streams want VNNI */
+
     CHECK_EQ_INT(skl__arm_levels(0, 0), neon);
     CHECK_EQ_INT(skl__arm_levels(0x1fb | 1u << 20, 0), dot);
     CHECK_EQ_INT(skl__arm_levels(1u << 20, 1u << 13), dot | 1u << SKL_ISA_NEON_I8MM);
@@ -223,6 +246,7 @@ static void test_levels(void)
     CHECK_STR(skl_isa_name(SKL_ISA_AVXVNNI), "avxvnni");
     CHECK_STR(skl_isa_name(SKL_ISA_AVX512), "avx512");
     CHECK_STR(skl_isa_name(SKL_ISA_AVX512VNNI), "avx512vnni");
+    CHECK_STR(skl_isa_name(SKL_ISA_AMX), "amx");
     CHECK_STR(skl_isa_name(SKL_ISA_NEON), "neon");
     CHECK_STR(skl_isa_name(SKL_ISA_NEON_DOTPROD), "neon-dotprod");
     CHECK_STR(skl_isa_name(SKL_ISA_NEON_I8MM), "neon-i8mm");
