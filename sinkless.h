@@ -449,7 +449,7 @@ SKL_API const char *skl_isa_name(skl_isa isa);
 /* Levels that this build has and this CPU and operating system can run: bit (1u << isa). Scalar is always there. Sessions and
  * samplers take the highest one that their isa_mask allows, a session the one that its isa names. On Linux and a CPU with AMX,
  * this and every session and sampler ask the system for the process's right to tile registers, which makes the least size of
- * an alternate signal stack 11 KB; where it is refused, as for a smaller stack in use, the level is not available. */
+ * an alternate signal stack 12 KB; where it is refused, as for a smaller stack in use, the level is not available. */
 SKL_API uint32_t skl_isa_available(void);
 /* Physical cores this process may use: affinity mask and cgroup quota considered; at least 1. */
 SKL_API size_t skl_default_threads(void);
