@@ -448,8 +448,9 @@ SKL_API skl_status skl_unpack_row(const skl_layout *layout, const void *packed, 
 SKL_API const char *skl_isa_name(skl_isa isa);
 /* Levels that this build has and this CPU and operating system can run: bit (1u << isa). Scalar is always there. Sessions and
  * samplers take the highest one that their isa_mask allows, a session the one that its isa names. On Linux and a CPU with AMX,
- * this and every session and sampler ask the system for the process's right to tile registers, which makes the least size of
- * an alternate signal stack 12 KB; where it is refused, as for a smaller stack in use, the level is not available. */
+ * this and all sessions and samplers that may take "amx" ask the system for the process's right to tile registers, which makes
+ * the least size of an alternate signal stack 12 KB; where it is refused, as for a smaller stack in use, the level is not
+ * available. A mask without the level asks for nothing. */
 SKL_API uint32_t skl_isa_available(void);
 /* Physical cores this process may use: affinity mask and cgroup quota considered; at least 1. */
 SKL_API size_t skl_default_threads(void);
@@ -2944,8 +2945,8 @@ static void skl__matmul_scalar(float *y, size_t y_stride, const skl__matrix *w, 
  *     stream   few tokens, memory-bound: up to four tiles, far apart, because a core reads several places at once faster
  *              than one. All codes of a tile come before its scales, in memory and here: integer sums wait in L1
  *     panel    many tokens, compute-bound: up to 1024 columns of a tile or two meet a strip of tokens, block by block.
- *              With 256 bits the codes are unpacked once into a buffer in L1; 512 bits have the registers, and idle ports,
- *              to do that on the way. Between two panels of a tile the accumulators rest in a buffer of their own:
+ *              With 256 bits the codes are unpacked once into a buffer in L1; 512 bits have the registers, and some CPUs the
+ *              ports, to do that on the way. Between two panels of a tile the accumulators rest in a buffer of their own:
  *              rows of y are often a multiple of 4 KB apart, and would share a few sets of L1. With AMX a block is 16 tokens,
  *              and its integer sums are products of tile registers, by way of memory
  *
@@ -7717,9 +7718,11 @@ static int skl__amx_permitted(void)
 }
 #endif
 
-/* Levels this CPU and system can run. */
-static uint32_t skl__cpu_levels(void)
+/* Levels this CPU and system can run; of those in `wanted`, if the system has to be asked. */
+static uint32_t skl__cpu_levels(uint32_t wanted)
 {
+    (void)wanted;
+
 #if SKL__X86
     skl__x86_registers registers;
     uint32_t levels;
@@ -7727,7 +7730,7 @@ static uint32_t skl__cpu_levels(void)
     skl__x86_read(&registers);
     levels = skl__x86_levels(&registers);
 #if SKL__X86_KERNELS && SKL__HAS_AMX
-    if ((levels >> SKL_ISA_AMX & 1) && !skl__amx_permitted()) levels &= ~(1u << SKL_ISA_AMX);
+    if ((levels & wanted) >> SKL_ISA_AMX & 1 && !skl__amx_permitted()) levels &= ~(1u << SKL_ISA_AMX);
 #endif
     return levels;
 #elif SKL__ARM && defined(__linux__)
@@ -8062,24 +8065,33 @@ SKL_API skl_status skl_unpack_row(const skl_layout *layout, const void *packed, 
     return SKL_OK;
 }
 
-SKL_API uint32_t skl_isa_available(void)
+/* Those of the wanted levels that are compiled and can run. */
+static uint32_t skl__levels_of(uint32_t wanted)
 {
     uint32_t compiled = 0;
     size_t i;
 
     for (i = 0; i < SKL__KERNEL_ROWS; i++) compiled |= 1u << skl__kernel_table[i].isa;
-    return compiled & (skl__cpu_levels() | 1u << SKL_ISA_SCALAR);
+    return wanted & compiled & (skl__cpu_levels(wanted) | 1u << SKL_ISA_SCALAR);
+}
+
+SKL_API uint32_t skl_isa_available(void)
+{
+    return skl__levels_of(UINT32_MAX);
 }
 
 /* The row of a level, or the best one for SKL_ISA_DEFAULT, of those in the mask (0 = all); NULL if none can run here. */
 static const skl__kernels *skl__kernels_for(skl_isa isa, uint32_t mask)
 {
-    const uint32_t available = skl_isa_available() & (mask ? mask : UINT32_MAX);
+    uint32_t wanted = 0, levels;
     size_t i;
 
+    for (i = 0; i < SKL__KERNEL_ROWS; i++) {
+        if (isa == SKL_ISA_DEFAULT || isa == skl__kernel_table[i].isa) wanted |= 1u << skl__kernel_table[i].isa;
+    }
+    levels = skl__levels_of(mask ? wanted & mask : wanted);
     for (i = SKL__KERNEL_ROWS; i-- > 0;) {
-        const skl__kernels *row = &skl__kernel_table[i];
-        if ((available >> row->isa & 1) && (isa == SKL_ISA_DEFAULT || isa == row->isa)) return row;
+        if (levels >> skl__kernel_table[i].isa & 1) return &skl__kernel_table[i];
     }
     return NULL;
 }

@@ -1,11 +1,18 @@
 /* test_platform.c - what the header knows about machines: exact multiply-add, the FP environment, CPU levels, thread
  * counts, and the worker pool. */
+#if defined(__linux__) && !defined(_GNU_SOURCE)
+#define _GNU_SOURCE 1
+#endif
 #define SINKLESS_INTERNAL
 #define SINKLESS_IMPLEMENTATION
 #include "../sinkless.h"
 
 #include "test.h"
 
+#if defined(__linux__)
+#include <signal.h>
+#include <sys/syscall.h>
+#endif
 #include <sys/stat.h>
 #include <time.h>
 
@@ -42,7 +49,7 @@ static float fma_library(float a, float b, float c)
 static fma_function *fma_reference(void)
 {
 #if SKL__X86
-    if ((skl__cpu_levels() & 1u << SKL_ISA_AVX2) != 0) return fma_instruction;
+    if ((skl__cpu_levels(0) & 1u << SKL_ISA_AVX2) != 0) return fma_instruction;
 #endif
     return fma_library;
 }
@@ -199,6 +206,41 @@ static uint32_t x86_tile_levels(uint32_t leaf7_ecx, uint32_t leaf7_edx, uint64_t
     return skl__x86_levels(&r);
 }
 
+#if SKL__X86_KERNELS && SKL__HAS_AMX
+static int tiles_permitted(void)
+{
+    uint64_t features = 0;
+
+    return syscall(SYS_arch_prctl, 0x1022 /* ARCH_GET_XCOMP_PERM */, &features) == 0 && (features >> 18 & 1);
+}
+
+/* The right to tile registers is asked for by those who may use them, and not had beside a small signal stack. Goes first: what
+ * the process has once, it keeps. */
+static void test_tiles(void)
+{
+    static char memory[8192];
+    const uint32_t amx = 1u << SKL_ISA_AMX;
+    skl__x86_registers registers;
+    stack_t small, before;
+    uint32_t available;
+
+    skl__x86_read(&registers);
+    if (!(skl__x86_levels(&registers) & amx) || tiles_permitted()) return;
+    CHECK(skl__kernels_for(SKL_ISA_DEFAULT, ~amx) != NULL);
+    CHECK(skl__kernels_for(SKL_ISA_AVX512VNNI, 0) != NULL);
+    CHECK(!tiles_permitted());
+    memset(&small, 0, sizeof small);
+    small.ss_sp = memory;
+    small.ss_size = sizeof memory;
+    CHECK(sigaltstack(&small, &before) == 0);
+    CHECK_EQ_INT(skl_isa_available() & amx, 0);
+    CHECK(!tiles_permitted());
+    CHECK(sigaltstack(&before, NULL) == 0);
+    available = skl_isa_available();
+    CHECK_EQ_INT((available & amx) != 0, tiles_permitted());
+}
+#endif
+
 static void test_levels(void)
 {
     const uint32_t scalar = 1u << SKL_ISA_SCALAR, avx2 = scalar | 1u << SKL_ISA_AVX2;
@@ -238,8 +280,8 @@ static void test_levels(void)
     CHECK_EQ_INT(skl__arm_levels(1u << 20, 1u << 13), dot | 1u << SKL_ISA_NEON_I8MM);
     CHECK_EQ_INT(skl__arm_levels(0, 1u << 13), neon);
 
-    CHECK((skl__cpu_levels() & scalar) != 0);
-    CHECK_EQ_INT(skl__cpu_levels() >> SKL_ISA_COUNT, 0);
+    CHECK((skl__cpu_levels(UINT32_MAX) & scalar) != 0);
+    CHECK_EQ_INT(skl__cpu_levels(UINT32_MAX) >> SKL_ISA_COUNT, 0);
 
     CHECK_STR(skl_isa_name(SKL_ISA_SCALAR), "scalar");
     CHECK_STR(skl_isa_name(SKL_ISA_AVX2), "avx2");
@@ -616,6 +658,9 @@ static void test_pool_env(void)
 int main(int argc, char **argv)
 {
     skl__fp_begin(); /* with -ffast-math, GCC starts programs in another environment */
+#if SKL__X86_KERNELS && SKL__HAS_AMX
+    test_tiles();
+#endif
     test_fma(argc > 1 ? strtoul(argv[1], NULL, 10) : 500000);
     test_finite();
     test_fp_env();
