@@ -8138,7 +8138,9 @@ static skl__matmul *skl__matmul_for(const skl__kernels *kernels, const skl__matr
  * hand, and not changed before all claims are reported, so it needs no lock.
  *
  * Workers and a waiting caller spin for some microseconds, then sleep. Both announce their sleep before they look a last time,
- * and the other side changes the counter before it looks for sleepers, so no wake-up is lost.
+ * and the other side changes the counter before it looks for sleepers, so no wake-up is lost. The caller, who has nobody else to
+ * wake it, announces by an atomic addition: emulators of Arm let a load pass the store before it, though both are sequentially
+ * consistent.
  * ================================================================================================================== */
 
 typedef void skl__task(void *arg, size_t index);
@@ -8253,7 +8255,9 @@ static void skl__job_share(void *arg, size_t index)
  * then as long again or more while offering it to others now and then, because on a shared core one of those may be the
  * thread that is waited for. Long enough to outlast the serial parts between two calls of a step. */
 #define SKL__SPIN_QUIET 512
+#if !defined(SKL__SPIN_ALL) /* a test sets it to 1, so that threads sleep at once */
 #define SKL__SPIN_ALL 1536
+#endif
 #define SKL__SPIN_YIELD 32 /* looks per offer */
 
 /* One pause; 0 when it is time to sleep. */
@@ -8333,9 +8337,9 @@ static void skl__caller_wait(skl__pool *pool, skl__count count)
     while (skl__atomic_load(&pool->done) < count) {
         if (skl__spin(&looks)) continue;
         pthread_mutex_lock(&pool->mutex);
-        skl__atomic_store(&pool->caller_sleeps, 1);
+        skl__atomic_add(&pool->caller_sleeps, 1);
         while (skl__atomic_load(&pool->done) < count) pthread_cond_wait(&pool->finished, &pool->mutex);
-        skl__atomic_store(&pool->caller_sleeps, 0);
+        skl__atomic_add(&pool->caller_sleeps, -1);
         pthread_mutex_unlock(&pool->mutex);
     }
 }
